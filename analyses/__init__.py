@@ -1,0 +1,1 @@
+"""Analyses, one file each; the file is its own registration."""

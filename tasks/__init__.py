@@ -1,0 +1,1 @@
+"""Synthetic tasks, one file each; the file is its own registration."""

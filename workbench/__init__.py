@@ -1,0 +1,1 @@
+"""The workbench: take attention heads apart."""

@@ -1,0 +1,312 @@
+"""What an analysis says: plain data with a JSON round trip. Reports draw these and compute nothing.
+
+Every finding has ``id`` (unique on a page, dotted, a contract for scripts), ``title`` (what is seen) and
+``caption`` (how it was computed). Numbers may be ``nan`` where something is undefined: JSON holds ``null`` there,
+and a page marks the cell. ``section`` groups findings under a heading, in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from workbench.errors import WorkbenchError
+
+Verdict = Literal["supported", "contradicted", "inconclusive", "not_applicable"]
+Direction = Literal["above", "below"]
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Base of all findings."""
+
+    id: str
+    title: str
+    caption: str = ""
+    section: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Finding):
+    """The first screen: ``title`` is the question, ``text`` the answer in a sentence or two.
+
+    ``text`` may set off names as ``**L1.H0**``; everything else in it is literal.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Finding):
+    """A statement with a number, its interval, a threshold stated before looking, and a verdict.
+
+    Attributes:
+        statement: the sentence. heads: the heads it is about, as names.
+        value, low, high: the estimate and its 95 % interval, None where not applicable.
+        unit: of the value ("nats", "accuracy", "ratio to chance", "heads"...).
+        samples: what the interval samples ("sequences", "seeds", "none"). n: how many of them.
+        semantics: the ablation's semantics with its reference, or "" where nothing is ablated.
+        threshold, direction: supported when the interval lies on that side of it; None for a measurement.
+        verdict: supported, contradicted, inconclusive (the interval straddles) or not_applicable.
+        reason: why not_applicable, or what decides.
+        scale: the natural range of the value, for drawing the interval.
+    """
+
+    statement: str
+    heads: tuple[str, ...] = ()
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    samples: str = "sequences"
+    n: int = 0
+    semantics: str = ""
+    threshold: float | None = None
+    direction: Direction = "above"
+    verdict: Verdict = "not_applicable"
+    reason: str = ""
+    scale: tuple[float, float] = (0.0, 1.0)
+
+    def public(self) -> dict[str, Any]:
+        """The claim as ``findings.json`` holds it."""
+        names = "id statement heads value unit low high samples n semantics threshold direction verdict reason".split()
+        return {name: to_json(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        key: the rows' key. label: the heading. digits: decimals shown, None for text and whole numbers.
+        low, high: keys of the interval's ends, shown with the value ("0.95 [0.93, 0.97]").
+        signed: show the sign and colour by it. help: what the column means.
+    """
+
+    key: str
+    label: str
+    digits: int | None = None
+    low: str = ""
+    high: str = ""
+    signed: bool = False
+    help: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Finding):
+    """Rows of plain cells. ``marked`` names rows (by index) to set off, for instance the heads of S0 and S1."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, Cell], ...]
+    marked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line: ``x``, ``y``, optionally a band ``low``..``high``. ``emphasis`` draws it in the foreground."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    emphasis: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A labelled reference value (``axis="y"``) or place (``axis="x"``), for instance chance or the ceiling."""
+
+    label: str
+    value: float
+    axis: Literal["x", "y"] = "y"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A labelled stretch of the x axis, for instance the bracket of a phase change."""
+
+    label: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Finding):
+    """Lines over a shared x axis. Two half-width curves stand side by side."""
+
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = ()
+    spans: tuple[Span, ...] = ()
+    x_scale: Literal["linear", "log"] = "linear"
+    y_range: tuple[float, float] | None = None
+    width: Literal["half", "full"] = "full"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One matrix of a heatmap, rows from the top; ``nan`` cells are marked."""
+
+    title: str
+    values: tuple[tuple[float, ...], ...]
+    low: tuple[tuple[float, ...], ...] = ()
+    high: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heatmap(Finding):
+    """One or more matrices on one colour scale.
+
+    Attributes:
+        panels: the matrices, all of one shape. row_labels, column_labels: texts for the ticks.
+        row_title, column_title: what the axes are. unit: of the values.
+        kind: sequential (from ``vmin``), or diverging around zero.
+        vmin, vmax: the scale's ends, None to take them from the data; values outside are marked as clipped.
+        annotate: write the value in each cell (small matrices).
+        marks: cells (panel, row, column) to outline. rules: labelled reference values for the scale (chance).
+    """
+
+    panels: tuple[Panel, ...]
+    row_labels: tuple[str, ...]
+    column_labels: tuple[str, ...]
+    row_title: str = ""
+    column_title: str = ""
+    unit: str = ""
+    kind: Literal["sequential", "diverging"] = "sequential"
+    vmin: float | None = None
+    vmax: float | None = None
+    annotate: bool = False
+    marks: tuple[tuple[int, int, int], ...] = ()
+    rules: tuple[Rule, ...] = ()
+    width: Literal["half", "full"] = "full"
+
+    def __post_init__(self) -> None:
+        shape = (len(self.row_labels), len(self.column_labels))
+        for panel in self.panels:
+            got = (len(panel.values), len(panel.values[0]) if panel.values else 0)
+            if got != shape or any(len(row) != shape[1] for row in panel.values):
+                raise WorkbenchError(
+                    f"heatmap {self.id}, panel {panel.title!r}: labels and values differ in size",
+                    expected=f"{shape[0]} x {shape[1]} (the labels)",
+                    got=f"{got[0]} x {got[1]}",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Finding):
+    """Patterns of several heads over one sequence, for the interactive attention view.
+
+    Attributes:
+        tokens: the texts of the sequence. patterns: ``[head query_pos key_pos]`` as nested tuples, rows sum to 1.
+        names: one a head.
+    """
+
+    tokens: tuple[str, ...]
+    patterns: tuple[tuple[tuple[float, ...], ...], ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if len(self.names) != len(self.patterns):
+            raise WorkbenchError(
+                f"attention {self.id}: names and patterns differ in number",
+                expected=f"{len(self.patterns)} names",
+                got=len(self.names),
+            )
+        for name, pattern in zip(self.names, self.patterns, strict=True):
+            if len(pattern) != n or any(len(row) != n for row in pattern):
+                widths = {len(row) for row in pattern}
+                raise WorkbenchError(
+                    f"attention {self.id}, {name}: labels and pattern differ in size",
+                    expected=f"{n} x {n} for {n} tokens",
+                    got=f"{len(pattern)} x {'/'.join(map(str, sorted(widths)))}",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Finding):
+    """A remark in place: ``level`` info, warning (something was skipped or is limited) or error (a part failed)."""
+
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition(Finding):
+    """What a score or word used on the page means: ``title`` is the word, ``text`` the meaning."""
+
+    text: str
+
+
+KINDS: Mapping[str, type[Finding]] = {
+    k.__name__: k for k in (Answer, Claim, Table, Curve, Heatmap, Attention, Notice, Definition)
+}
+_PARTS: Mapping[str, type[Any]] = {
+    "columns": Column,
+    "series": Series,
+    "rules": Rule,
+    "spans": Span,
+    "panels": Panel,
+}
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON data of a finding or a part of it; a number that is not finite becomes null."""
+    if isinstance(value, Finding):
+        return {"kind": type(value).__name__, **_fields(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    raise TypeError(f"{type(value).__name__} is not plain data; convert it before it becomes a finding")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def _tuples(value: Any, none_is_nan: bool) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(v, none_is_nan) for v in value)
+    return math.nan if value is None and none_is_nan else value
+
+
+def from_json(data: Mapping[str, Any]) -> Finding:
+    """The finding that ``to_json`` wrote (null in arrays of numbers comes back as nan)."""
+    kind = KINDS.get(data.get("kind", ""))
+    if kind is None:
+        raise WorkbenchError("a finding's kind is unknown", expected=" or ".join(KINDS), got=data.get("kind"))
+    return _build(kind, data)
+
+
+def _build(kind: type[Any], data: Mapping[str, Any]) -> Any:
+    arguments = {}
+    for f in dataclasses.fields(kind):
+        if f.name not in data:
+            continue
+        value = data[f.name]
+        if f.name in _PARTS and isinstance(value, list):
+            value = tuple(_build(_PARTS[f.name], part) for part in value)
+        elif f.name == "rows":
+            value = tuple(dict(row) for row in value)
+        elif isinstance(value, list):
+            value = _tuples(value, none_is_nan=f.name in ("x", "y", "low", "high", "values", "patterns"))
+        arguments[f.name] = value
+    return kind(**arguments)
+
+
+def tables(findings: Sequence[Finding]) -> dict[str, list[dict[str, Any]]]:
+    """Every table's rows by id, as ``findings.json`` holds them."""
+    return {f.id: [dict(to_json(row)) for row in f.rows] for f in findings if isinstance(f, Table)}

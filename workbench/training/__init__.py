@@ -1,0 +1,1 @@
+"""Training that is bitwise reproducible and survives being killed."""
