@@ -1,0 +1,1 @@
+"""Findings -> one self-contained HTML file. Draws what analyses say; computes no result."""

@@ -40,6 +40,10 @@ class Answer(Finding):
     text: str
 
 
+PRIVATE = ("title", "caption", "section", "scale")
+"""What of a claim is for the page alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim(Finding):
     """A statement with a number, its interval, a threshold stated before looking, and a verdict.
@@ -73,8 +77,7 @@ class Claim(Finding):
 
     def public(self) -> dict[str, Any]:
         """The claim as ``findings.json`` holds it."""
-        names = "id statement heads value unit low high samples n semantics threshold direction verdict reason".split()
-        return {name: to_json(getattr(self, name)) for name in names}
+        return {f.name: to_json(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in PRIVATE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +262,7 @@ _PARTS: Mapping[str, type[Any]] = {
 def to_json(value: Any) -> Any:
     """Plain JSON data of a finding or a part of it; a number that is not finite becomes null."""
     if isinstance(value, Finding):
-        return {"kind": type(value).__name__, **_fields(value)}
+        return {"finding": type(value).__name__, **_fields(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
     if isinstance(value, Mapping):
@@ -285,9 +288,9 @@ def _tuples(value: Any, none_is_nan: bool) -> Any:
 
 def from_json(data: Mapping[str, Any]) -> Finding:
     """The finding that ``to_json`` wrote (null in arrays of numbers comes back as nan)."""
-    kind = KINDS.get(data.get("kind", ""))
+    kind = KINDS.get(data.get("finding", ""))
     if kind is None:
-        raise WorkbenchError("a finding's kind is unknown", expected=" or ".join(KINDS), got=data.get("kind"))
+        raise WorkbenchError("a finding's kind is unknown", expected=" or ".join(KINDS), got=data.get("finding"))
     return _build(kind, data)
 
 

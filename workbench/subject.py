@@ -36,7 +36,9 @@ class Subject:
     def __post_init__(self) -> None:
         if len(self.vocabulary) != self.config.d_vocab:
             raise WorkbenchError(
-                "the vocabulary does not fit the model", expected=f"{self.config.d_vocab} tokens", got=len(self.vocabulary)
+                "the vocabulary does not fit the model",
+                expected=f"{self.config.d_vocab} tokens",
+                got=len(self.vocabulary),
             )
 
     @property

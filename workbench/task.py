@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -166,10 +166,12 @@ class Task(ABC):
     """A source of sequences. Subclasses are frozen dataclasses; their fields are the options.
 
     Required: ``n_ctx`` (a field or property), ``vocabulary``, ``sample``, ``floor``.
-    Optional capabilities, found by overriding: ``ceiling``, ``bayes_loss``, ``counterfactual``.
+    Optional capabilities, found by overriding: ``ceiling``, ``bayes_loss``, ``counterfactual``. A task that repeats
+    blocks says at which ``periods``.
     """
 
     n_ctx: int
+    periods: ClassVar[tuple[int, ...]] = ()
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def sinusoidal(n_ctx: int, d_model: int) -> Float[Tensor, "pos d_model"]:
-    """The fixed table of Vaswani et al. (2017): sin and cos in alternating columns, wavelengths 2 pi to 10,000 * 2 pi."""
+    """The fixed table of Vaswani et al. (2017): sin and cos in turn, wavelengths from 2 pi to 10,000 * 2 pi."""
     position = torch.arange(n_ctx, dtype=torch.float64)[:, None]
     rate = 10_000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     table = torch.stack([torch.sin(position * rate), torch.cos(position * rate)], dim=-1)

@@ -1,0 +1,96 @@
+"""What the words on a page mean: one meaning each, shared by all analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from workbench.findings import Definition
+
+MEANINGS = {
+    "accuracy": (
+        "Share of scored positions at which the most likely token is the target: mean over positions, then over "
+        "sequences."
+    ),
+    "floor": ("What a named trivial predictor reaches at the scored positions. A behaviour has to beat this, not 1/V."),
+    "ceiling": (
+        "What the best possible (Bayes) predictor reaches, worked out exactly from how the sequences are made."
+    ),
+    "behaviour there": (
+        "Clean accuracy's lower bound lies above floor + 0.25 × (ceiling − floor). Claims about heads need it."
+    ),
+    "removed": (
+        "Accuracy's upper bound lies below floor + 0.1 × (clean − floor); the threshold is computed anew in each "
+        "resample."
+    ),
+    "previous-token score": (
+        "Attention from each query to the key just before it, A[q, q−1]; mean over queries. Chance: "
+        "the mean of 1/(q+1)."
+    ),
+    "duplicate-token score": (
+        "Attention from each query to all earlier occurrences of its own token, summed; mean over "
+        "queries that have one."
+    ),
+    "prefix matching": (
+        "Attention from each query to the keys just after all earlier occurrences of its token, summed; mean "
+        "over queries that have one. Chance: what uniform attention gives these keys."
+    ),
+    "copying": (
+        "Through a head's value, output and the unembedding alone (no norm, no bias): the share of the positive "
+        "logits that falls on the attended token itself, weighted by attention; 0 is an even spread, 1 all."
+    ),
+    "OV eigenvalue copying": (
+        "Sum of the real parts over the sum of the moduli of the eigenvalues of W_E W_V W_O W_U (W_U "
+        "centred over the vocabulary): 1 copies, −1 suppresses (Elhage et al. 2021). From weights: no interval."
+    ),
+    "S1, induction heads": (
+        "Heads whose prefix matching on varying periods is at least 3 × chance, chosen on the selection "
+        "sequences, tested on others."
+    ),
+    "S0, previous-token heads": (
+        "Heads in layers below S1's highest whose previous-token score is at least 2 × chance, chosen "
+        "on the selection sequences, tested on others."
+    ),
+    "positional impostor": (
+        "A head with prefix matching of at least 3 × chance on a fixed period but below 1.5 × on varying "
+        "periods (none of which divides a multiple of the fixed one): it finds the key by distance, not by content."
+    ),
+    "zero, mean, resample": (
+        "What replaces a head's z (its weighted values, before W_O): 0; its mean at each position over a "
+        "reference set; its z on a paired other sequence. Everything after it is computed anew."
+    ),
+    "frozen patterns": (
+        "The intervention runs with every attention pattern held at its clean value: what remains is the "
+        "effect of what a head writes other than by steering later attention. A head that matters through patterns alone "
+        "shows nothing here."
+    ),
+    "keep-only": ("Every head outside the set is replaced."),
+    "path cut": (
+        "The receivers' keys (queries, values) read a residual stream in which the senders' writes are replaced by "
+        "their means, and which is normed anew; every other path stays."
+    ),
+    "composition": (
+        "‖W_out W_in‖ / (‖W_out‖ ‖W_in‖) of an earlier head's OV with a later head's Q, K or V side. Beside it the "
+        "95 % range for Gaussian matrices of the same shapes. From weights: no interval."
+    ),
+    "effective number of heads": (
+        "exp of the entropy of the normalised Shapley values of the set's joint effect: 1 if one head "
+        "does all, k if k heads share alike (or are redundant)."
+    ),
+    "phase change": (
+        "Upper end: the first checkpoint at or above 90 % of the score's rise over training; lower end: the last "
+        "one before it at or below 10 %."
+    ),
+    "verdicts": (
+        "supported: the 95 % interval lies on the claim's side of a threshold that was fixed beforehand. contradicted: "
+        "on the other side. inconclusive: it straddles. not applicable: a condition of the claim is not met."
+    ),
+    "intervals": (
+        "95 %, two-sided, by bootstrap over sequences (paired where two passes are compared); where all sequences "
+        "agree, the exact bound that this many sequences allow."
+    ),
+}
+
+
+def definitions(words: Iterable[str]) -> list[Definition]:
+    """The definitions of these words, for the end of a page."""
+    return [Definition(id=f"definition.{word}", title=word, text=MEANINGS[word]) for word in words]

@@ -1,0 +1,176 @@
+"""Everything that the induction analysis measures, once: scores, sets, reference, effects, sharing, checks.
+
+Streams are kept apart: heads are selected on one probe (``select``) and tested on another (``test``); the reference set
+comes from the training split; behaviour is measured on the test split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.ablation import CutPath, Intervention, KeepOnly, Mean, Resample, Zero
+from workbench.analysis import Budget, Progress
+from workbench.behaviour import Judgement, there
+from workbench.checks import Checks, self_checks
+from workbench.components import Head
+from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, score_heads, select_sets
+from workbench.measure import Effect, measure, run
+from workbench.metrics import token_loss
+from workbench.probes import repeated_blocks, varying_periods
+from workbench.reference import Pairing, ReferenceSet, build_reference
+from workbench.rng import stream
+from workbench.sharing import EffectiveNumber, removal_cost, shapley, sharing
+from workbench.subject import Subject
+from workbench.task import IGNORE, Batch, Task
+
+SEMANTICS = ("zero", "mean", "resample", "frozen")
+SHARING_SAMPLES = 256
+"""Sequences on which sets of heads are removed together for the Shapley values: each set is a pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What was measured on a subject.
+
+    Attributes:
+        periods: the block lengths of the probes. selection, test: head scores on the two probes.
+        sets: S0 and S1, chosen on ``selection``. impostors: one row a head.
+        batch: the test sequences. behaviour: whether clean accuracy is there. excess: loss above the Bayes
+            predictor's by sequence, or None where that is not known.
+        reference: of the means. singles: (head, semantics) to effect. joint: (set name, semantics) to effect.
+        sharing: set name to effective number. checks: of the machinery on this model.
+    """
+
+    subject: Subject
+    task: Task
+    periods: tuple[int, ...]
+    selection: HeadScores
+    test: HeadScores
+    sets: HeadSets
+    impostors: tuple[ImpostorRow, ...]
+    batch: Batch
+    behaviour: Judgement
+    clean_accuracy: np.ndarray
+    excess: np.ndarray | None
+    reference: ReferenceSet
+    singles: dict[tuple[Head, str], Effect]
+    joint: dict[tuple[str, str], Effect]
+    sharing: dict[str, EffectiveNumber]
+    checks: Checks
+
+    @property
+    def circuit(self) -> tuple[Head, ...]:
+        """S0 and S1 together."""
+        return tuple(sorted({*self.sets.s0, *self.sets.s1}))
+
+
+def probe_periods(subject: Subject, task: Task) -> tuple[int, ...]:
+    """The task's own varying periods; where it has none (or a single one), 6 to 20 as far as they fit."""
+    if len(task.periods) > 1:
+        return task.periods
+    return varying_periods(subject.config.n_ctx, len(subject.vocabulary.ordinary))
+
+
+def fixed_period(task: Task) -> int | None:
+    """The one period of a task that has just one."""
+    return task.periods[0] if len(task.periods) == 1 else None
+
+
+def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) -> Study:
+    """Measure everything."""
+    config, vocabulary, seed = subject.config, subject.vocabulary, subject.seed
+    periods = probe_periods(subject, task)
+
+    progress("head scores")
+    probes = [
+        repeated_blocks(vocabulary, n, config.n_ctx, periods, stream(seed, "induction", name))
+        for name, n in (("select", budget.selection_samples), ("test", budget.samples))
+    ]
+    selection, test = (score_heads(subject.model, vocabulary, probe) for probe in probes)
+    sets = select_sets(selection)
+    impostors = impostor_check(
+        subject.model, vocabulary, stream(seed, "induction", "impostor"), fixed_period=fixed_period(task)
+    )
+
+    progress("ablations")
+    batch = subject.sample(budget.samples, "test", "induction")
+    checks = self_checks(subject.model, batch)
+    checks.require()
+    reference = build_reference(subject)
+    effects = _effects(subject, batch, sets, reference)
+    clean = next(iter(effects.values())).clean_accuracy
+    ceiling = task.ceiling()
+    behaviour = there(clean, task.floor().accuracy, ceiling.accuracy if ceiling else None)
+
+    progress("sharing")
+    few = batch[: min(len(batch), SHARING_SAMPLES)]
+    shared = {
+        name: sharing(shapley(removal_cost(subject, few, reference), heads, seed=seed), seed=seed)
+        for name, heads in (("S0", sets.s0), ("S1", sets.s1))
+        if heads
+    }
+    return Study(
+        subject=subject,
+        task=task,
+        periods=periods,
+        selection=selection,
+        test=test,
+        sets=sets,
+        impostors=tuple(impostors),
+        batch=batch,
+        behaviour=behaviour,
+        clean_accuracy=clean,
+        excess=_excess(subject, task, batch),
+        reference=reference,
+        singles={(key, how): e for (key, how), e in effects.items() if isinstance(key, Head)},
+        joint={(key, how): e for (key, how), e in effects.items() if isinstance(key, str)},
+        sharing=shared,
+        checks=checks,
+    )
+
+
+def _ways(heads: tuple[Head, ...], reference: ReferenceSet, pairing: Pairing) -> dict[str, Intervention]:
+    return {
+        "zero": Zero(heads),
+        "mean": Mean(heads, reference),
+        "resample": Resample(heads, pairing),
+        "frozen": Mean(heads, reference, frozen_patterns=True),
+    }
+
+
+def _effects(
+    subject: Subject, batch: Batch, sets: HeadSets, reference: ReferenceSet
+) -> dict[tuple[Head | str, str], Effect]:
+    """Every head and every set, under each semantics; the circuit alone; the paths between the sets cut."""
+    pairing = Pairing(len(batch), subject.seed)
+    asked: dict[tuple[Head | str, str], Intervention] = {}
+    for head in subject.heads:
+        asked |= {(head, how): i for how, i in _ways((head,), reference, pairing).items()}
+    circuit = tuple(sorted({*sets.s0, *sets.s1}))
+    for name, heads in (("S0", sets.s0), ("S1", sets.s1), ("S0 and S1", circuit)):
+        if heads:
+            asked |= {(name, how): i for how, i in _ways(heads, reference, pairing).items()}
+    if circuit and set(circuit) != set(subject.heads):
+        asked |= {
+            ("only S0 and S1", how): KeepOnly(circuit, by)
+            for how, by in (("zero", Zero(())), ("mean", Mean((), reference)), ("resample", Resample((), pairing)))
+        }
+    if sets.s0 and sets.s1 and subject.config.norm != "post":
+        kinds = ("K", "Q", "V") if subject.config.attention == "learned" else ("V",)
+        asked |= {(f"{kind} cut", "mean"): CutPath(kind, sets.s0, sets.s1, reference) for kind in kinds}
+    return dict(zip(asked, measure(subject, batch, list(asked.values())), strict=True))
+
+
+def _excess(subject: Subject, task: Task, batch: Batch) -> np.ndarray | None:
+    """Loss above the Bayes predictor's on the same sequences, mean over positions with a target, ``[n]`` in nats."""
+    parts = []
+    for part in batch.chunks(max(1, 8192 // batch.tokens.shape[1])):
+        best = task.bayes_loss(part)
+        if best is None:
+            return None
+        loss = token_loss(run(subject.model, part).logits, part.targets)
+        count = (part.targets != IGNORE).sum(1)
+        parts.append(((loss - best).sum(1) / count).double().cpu().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,1 @@
+"""What the workbench costs beside plain torch, and whether the main job stays inside its limits."""

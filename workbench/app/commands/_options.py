@@ -1,0 +1,31 @@
+"""Options that several commands share, so that each has one name and one help text."""
+
+from __future__ import annotations
+
+import argparse
+
+from workbench.app.settings import DEFAULT_PRESET
+from workbench.config import PRESETS
+
+
+def plugins(parser: argparse.ArgumentParser) -> None:
+    """``--plugins DIR``, any number of times."""
+    parser.add_argument(
+        "--plugins",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a folder of your own with tasks/ and/or analyses/ (may be given several times)",
+    )
+
+
+def preset(parser: argparse.ArgumentParser) -> None:
+    """``--preset NAME``."""
+    parser.add_argument(
+        "--preset", metavar="NAME", default=DEFAULT_PRESET, help=f"where to start from: {', '.join(PRESETS)}"
+    )
+
+
+def seed(parser: argparse.ArgumentParser) -> None:
+    """``--seed N``."""
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of every random stream (default 0)")

@@ -1,0 +1,177 @@
+"""From a run folder to findings to a page.
+
+Each analysis stands for itself. One whose needs the subject does not meet is skipped with the reason on the page; one
+that fails leaves its error in place, and the rest of the page stands.
+"""
+
+from __future__ import annotations
+
+import shlex
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.page import render_page
+from workbench import storage
+from workbench.analysis import Budget, Progress, missing_needs
+from workbench.app import findings_file
+from workbench.app.settings import Spec, plugin_words, train_command
+from workbench.errors import WorkbenchError, unknown_name
+from workbench.findings import Finding, Notice
+from workbench.registry import find, load, load_task
+from workbench.runs import Run, open_run
+from workbench.subject import Subject
+from workbench.training.execution import use_threads
+
+PAGE = "report.html"
+Plugins = Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report leaves: the content of ``findings.json``, and where the page is."""
+
+    record: Mapping[str, Any]
+    page: Path
+
+
+def report(
+    folder: str | Path,
+    *,
+    only: Sequence[str] = (),
+    out: str | Path | None = None,
+    samples: int = Budget.samples,
+    plugins: Plugins = (),
+    progress: Progress = print,
+) -> Report:
+    """Analyse a run; write ``findings.json`` into its folder and the page beside it, or to ``out``.
+
+    Computes on one CPU thread, so that the numbers are the same on every machine.
+
+    Raises:
+        WorkbenchError: an unfinished, damaged or missing run, an unknown analysis, or a place that cannot be written.
+    """
+    budget = Budget(samples=samples)
+    names = chosen_analyses(only, plugins)
+    run = open_run(Path(folder))
+    with use_threads(1):
+        findings, failed = analyse(open_subject(run, plugins), names, budget, progress, plugins)
+    record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
+    progress("page")
+    html = render_page(
+        findings,
+        identity=identity(run, record),
+        command="\n".join(commands(run, folder, only, samples, plugins)),
+        heading=heading(run),
+    )
+    page = Path(out) if out is not None else Path(folder) / PAGE
+    storage.make_folder(page.parent)
+    storage.write_atomic(page, html.encode())
+    storage.write_json(Path(folder) / findings_file.NAME, record)
+    return Report(record, page)
+
+
+def current_report(run: Run) -> Report | None:
+    """The plain report that is there already, if it is about this run and was made by this code; else None."""
+    page = run.folder / PAGE
+    try:
+        record = findings_file.read(run.folder)
+    except WorkbenchError:
+        return None
+    wanted = {
+        "run": run.hash,
+        "code": findings_file.code_hash(),
+        "asked": findings_file.asked((), Budget.samples),
+        "failed": [],
+    }
+    if record is None or not page.is_file() or any(record.get(key) != value for key, value in wanted.items()):
+        return None
+    return Report(record, page)
+
+
+def open_subject(run: Run, plugins: Plugins = ()) -> Subject:
+    """The run's model with the task that it was trained on; the run's seed addresses everything measured on it."""
+    task = load_task(run.task_name, run.task_options, plugins)
+    return Subject(run.load_model(), task.vocabulary, task, run, run.seed)
+
+
+def chosen_analyses(only: Sequence[str], plugins: Plugins = ()) -> list[str]:
+    """The analyses named, or all that there are; an unknown name is an error with the nearest ones."""
+    known = find("analyses", plugins)
+    for name in only:
+        if name not in known:
+            raise unknown_name("analysis", name, known)
+    return list(dict.fromkeys(only)) or list(known)
+
+
+def analyse(
+    subject: Subject, names: Sequence[str], budget: Budget, progress: Progress, plugins: Plugins = ()
+) -> tuple[list[Finding], list[str]]:
+    """Run the analyses one after the other: all findings, and the names of the analyses that failed."""
+    findings: list[Finding] = []
+    failed: list[str] = []
+    known = find("analyses", plugins)
+    for name in names:
+        progress(name)
+        try:
+            analysis = load(known[name], plugins)
+            missing = missing_needs(analysis, subject)
+            if missing:
+                findings.append(_skipped(name, missing))
+                continue
+            made = list(analysis.run(subject, budget, lambda stage, name=name: progress(f"{name}: {stage}")))
+            _check_ids(made, findings)
+            findings += made
+        except Exception as error:  # the page shows it in place, and the other analyses still run
+            findings.append(_failed(name, error))
+            failed.append(name)
+    return findings, failed
+
+
+def _skipped(name: str, missing: Sequence[str]) -> Notice:
+    text = f"It needs what this model and its task do not have: {', '.join(missing)}."
+    return Notice(id=f"{name}.skipped", title=f"The analysis {name} was skipped", text=text, level="warning")
+
+
+def _failed(name: str, error: Exception) -> Notice:
+    text = str(error)
+    if not isinstance(error, WorkbenchError):
+        # A fault of the analysis, not of its user: whoever wrote it needs the place.
+        traceback.print_exception(error)
+        text = f"{type(error).__name__}: {error}"
+    return Notice(id=f"{name}.failed", title=f"The analysis {name} failed", text=text, level="error")
+
+
+def _check_ids(made: Sequence[Finding], before: Sequence[Finding]) -> None:
+    seen = {finding.id for finding in before}
+    for finding in made:
+        if finding.id in seen:
+            raise WorkbenchError("two findings have one id", expected="ids unique on a page", got=finding.id)
+        seen.add(finding.id)
+
+
+def commands(run: Run, folder: str | Path, only: Sequence[str], samples: int, plugins: Plugins = ()) -> tuple[str, str]:
+    """The command that trains the run again, and the one that reports on it."""
+    spec = Spec(load_task(run.task_name, run.task_options, plugins), run.model_config, run.train_config)
+    words = ["workbench", "report", str(folder), *(["--only", *only] if only else [])]
+    words += ["--samples", str(samples), *plugin_words(plugins)]
+    return train_command(spec, run.seed, folder, plugins), shlex.join(words)
+
+
+def heading(run: Run) -> str:
+    """The line above a page's question: ``repeated tokens · 2 layers × 4 heads · seed 0 · run 1a2b3c4d``."""
+    shape = run.model_config
+    size = f"{_counted(shape.n_layers, 'layer')} × {_counted(shape.n_heads, 'head')}"
+    return f"{run.task_name.replace('_', ' ')} · {size} · seed {run.seed} · run {run.hash[:8]}"
+
+
+def _counted(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def identity(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says about where it comes from: hashes, spec, and how the run was executed."""
+    hashes = {"run": run.hash, "findings": record["hash"], "code": record["code"]}
+    return {**hashes, "spec": run.spec, "execution": run.record["execution"]}

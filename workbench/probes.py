@@ -1,0 +1,100 @@
+"""Sequences that make heads show what they do, for any vocabulary: blocks of distinct tokens, repeated.
+
+Axes: ``batch pos``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from workbench.errors import WorkbenchError
+from workbench.task import Vocabulary
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sequences on which heads are scored.
+
+    Attributes:
+        tokens: ids. mask: True where a token is real (everywhere, for repeated blocks).
+        bos: whether position 0 holds the begin token; it occurs nowhere else.
+        periods: the block length of each sequence.
+    """
+
+    tokens: Int[Tensor, "batch pos"]
+    mask: Bool[Tensor, "batch pos"]
+    bos: bool
+    periods: Int[Tensor, " batch"]
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+def repeated_blocks(
+    vocabulary: Vocabulary, n: int, n_ctx: int, periods: Sequence[int], stream: torch.Generator
+) -> Probe:
+    """``n`` sequences of ``n_ctx`` tokens, each a block of distinct ordinary tokens repeated to the end.
+
+    A vocabulary with a begin token has it exactly once, at position 0; the other ``T = n_ctx - 1`` positions (``n_ctx``
+    without one) are content. The period of each sequence is drawn uniformly from ``periods``.
+
+    Raises:
+        WorkbenchError: no sequences or periods, a period below 1 or above T - 2 (nothing would repeat), or more
+            distinct tokens in a block than the vocabulary has.
+    """
+    ordinary = torch.tensor(vocabulary.ordinary, dtype=torch.long)
+    bos = vocabulary.bos is not None
+    content = n_ctx - bos
+    if n < 1:
+        raise WorkbenchError("a probe needs sequences", expected="at least 1", got=n)
+    if not periods:
+        raise WorkbenchError("a probe needs periods", expected="at least one whole number", got="none")
+    if min(periods) < 1 or max(periods) > content - 2:
+        raise WorkbenchError(
+            "a period does not fit the context",
+            expected=f"1 to {content - 2} (a context of {n_ctx}{' with a begin token' if bos else ''})",
+            got=min(periods) if min(periods) < 1 else max(periods),
+        )
+    if max(periods) > len(ordinary):
+        raise WorkbenchError(
+            "the vocabulary is too small for a block of distinct tokens",
+            expected=f"periods up to {len(ordinary)} (the ordinary tokens)",
+            got=max(periods),
+        )
+    period = torch.tensor(periods)[torch.randint(len(periods), (n,), generator=stream)]
+    # The ranks of independent uniform numbers are a uniform permutation: one for each sequence.
+    order = torch.rand(n, len(ordinary), generator=stream, dtype=torch.float64).argsort(dim=1)
+    index = torch.arange(content)[None, :] % period[:, None]
+    tokens = ordinary[order.gather(1, index)]
+    if vocabulary.bos is not None:
+        tokens = torch.cat([torch.full((n, 1), vocabulary.bos), tokens], dim=1)
+    return Probe(tokens, torch.ones_like(tokens, dtype=torch.bool), bos, period)
+
+
+def varying_periods(n_ctx: int, n_ordinary: int, low: int = 6, high: int = 20) -> tuple[int, ...]:
+    """Periods from ``low`` to ``high``, as far as they fit: at most ``n_ctx - 3`` (a begin token, and two repeated
+    tokens to see) and at most ``n_ordinary`` distinct tokens. Where fewer than two are left, from half the longest.
+
+    Raises:
+        WorkbenchError: a context or vocabulary in which no two periods fit.
+    """
+    top = min(high, n_ctx - 3, n_ordinary)
+    if top < 2:
+        raise WorkbenchError(
+            "no varying periods fit",
+            expected="a context of at least 5 and 2 ordinary tokens",
+            got=f"a context of {n_ctx} and {n_ordinary} ordinary tokens",
+        )
+    return tuple(range(low if top > low else (top + 1) // 2, top + 1))
+
+
+def impostor_periods(fixed: int, n_ctx: int, candidates: Iterable[int]) -> tuple[int, ...]:
+    """The candidates on which a head made for period ``fixed`` gets nothing by position: those that divide no multiple
+    of ``fixed`` below ``n_ctx`` (where one does, a key that far back is right for both periods)."""
+    multiples = range(fixed, n_ctx, fixed)
+    return tuple(p for p in candidates if all(m % p for m in multiples))

@@ -1,0 +1,155 @@
+"""How a set of heads shares its work: Shapley values of the joint effect, and the effective number of heads.
+
+Single effects of redundant heads are about zero, so they cannot be normalised; Shapley values can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from workbench.ablation import Mean
+from workbench.components import Head
+from workbench.errors import WorkbenchError
+from workbench.measure import measure
+from workbench.reference import ReferenceSet
+from workbench.rng import numpy_stream
+from workbench.statistics import TAIL, Bounds, mean_interval, resample_weights
+from workbench.subject import Subject
+from workbench.task import Batch
+
+EXACT_UP_TO = 8
+ORDERS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Shapley:
+    """Shapley values (Shapley 1953), one for each player and sequence.
+
+    Attributes:
+        players: the heads. values: ``[player n]``; they sum over players to the joint effect of each sequence.
+        exact: over all orders, or over 200 random ones. evaluations: sets that were evaluated.
+    """
+
+    players: tuple[Head, ...]
+    values: Float[np.ndarray, "player n"]
+    exact: bool
+    evaluations: int
+
+
+@dataclass(frozen=True)
+class EffectiveNumber:
+    """exp of the entropy of the normalised Shapley values: 1 where one head does all, k where k share alike.
+
+    Attributes:
+        value, low, high: the number and its 95 % interval over sequences; None where there is no joint effect to share.
+        n: sequences. shares: of each player, negatives set to 0, summing to 1 (empty where None).
+        negatives: the players whose value is negative. reason: what limits it, or "".
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    shares: tuple[float, ...]
+    negatives: tuple[Head, ...]
+    reason: str
+
+
+def shapley(value: Callable[[frozenset[Head]], np.ndarray], players: Sequence[Head], *, seed: int = 0) -> Shapley:
+    """Shapley values of a set function: exact to 8 players, else the mean over 200 orders of the stream "shapley".
+
+    Args:
+        value: for a set of players the per-sequence cost ``[n]`` of removing it (positive where it hurts; for instance
+            clean minus ablated accuracy). Each set is evaluated once. players: all different.
+    """
+    players = tuple(players)
+    if not players or len(set(players)) != len(players):
+        raise WorkbenchError("Shapley values need players", expected="at least one, all different", got=players)
+    known: dict[frozenset[Head], np.ndarray] = {}
+
+    def worth(subset: frozenset[Head]) -> np.ndarray:
+        if subset not in known:
+            known[subset] = np.asarray(value(subset), dtype=np.float64)
+        return known[subset]
+
+    k = len(players)
+    exact = k <= EXACT_UP_TO
+    values = np.zeros((k, len(worth(frozenset()))))
+    if exact:
+        subsets = [frozenset(p for i, p in enumerate(players) if bits >> i & 1) for bits in range(2**k)]
+        for i, player in enumerate(players):
+            for subset in subsets:
+                if player not in subset:
+                    weight = 1 / (k * math.comb(k - 1, len(subset)))
+                    values[i] += weight * (worth(subset | {player}) - worth(subset))
+    else:
+        stream = numpy_stream(seed, "shapley")
+        for _ in range(ORDERS):
+            before: frozenset[Head] = frozenset()
+            for i in stream.permutation(k):
+                after = before | {players[i]}
+                values[i] += (worth(after) - worth(before)) / ORDERS
+                before = after
+    return Shapley(players, values, exact, len(known))
+
+
+def removal_cost(
+    subject: Subject, batch: Batch, reference: ReferenceSet
+) -> Callable[[frozenset[Head]], Float[np.ndarray, " n"]]:
+    """The set function for :func:`shapley`: accuracy lost, sequence by sequence, when a set is mean-ablated jointly."""
+
+    def cost(heads: frozenset[Head]) -> np.ndarray:
+        if not heads:
+            return np.zeros(len(batch))
+        return -measure(subject, batch, [Mean(tuple(heads), reference)])[0].accuracy_effect
+
+    return cost
+
+
+def effective_number(values: ArrayLike) -> float:
+    """exp of the entropy of ``[player]`` values, negatives set to 0; nan where none is positive."""
+    return float(_effective(np.asarray(values, dtype=np.float64)[None])[0])
+
+
+def sharing(values: Shapley, *, bounds: Bounds = (-1.0, 1.0), seed: int = 0) -> EffectiveNumber:
+    """The effective number of heads of a set, with its interval by bootstrap over sequences.
+
+    Not applicable (None, with the reason) unless the joint effect lies above 0. Where all sequences are alike, up to
+    ``1 - 0.025 ** (1 / n)`` of the population can differ, and the interval holds what that share could do: fall on one
+    head, or on all alike.
+
+    Args:
+        bounds: the smallest and largest joint effect that a sequence can have.
+    """
+    mean = values.values.mean(axis=1)
+    n = values.values.shape[1]
+    negatives = tuple(p for p, v in zip(values.players, mean, strict=True) if v < 0)
+    joint = mean_interval(values.values.sum(axis=0), bounds=bounds, seed=seed)
+    if not joint.low > 0 or not mean.max() > 0:
+        reason = f"the joint effect is not clearly there ({joint.value:.3f} [{joint.low:.3f}, {joint.high:.3f}])"
+        return EffectiveNumber(None, None, None, n, (), negatives, reason)
+    shares = mean.clip(min=0) / mean.clip(min=0).sum()
+    number = effective_number(shares)
+    drawn = _effective(resample_weights(n, seed) @ values.values.T)
+    low, high = np.nanquantile(drawn, [TAIL, 1 - TAIL])
+    if high - low < 1e-6:
+        unseen, k = 1 - TAIL ** (1 / n), len(shares)
+        mixed = (1 - unseen) * shares + unseen * np.concatenate([np.eye(k), np.full((1, k), 1 / k)])
+        low, high = _effective(mixed).min(), _effective(mixed).max()
+    reason = "" if len(shares) > 1 else "one head: the number is 1 by definition"
+    return EffectiveNumber(number, float(low), float(high), n, tuple(shares.tolist()), negatives, reason)
+
+
+def _effective(values: np.ndarray) -> np.ndarray:
+    """exp of the entropy over the last of two axes."""
+    positive = values.clip(min=0)
+    total = positive.sum(axis=-1, keepdims=True)
+    shares = np.divide(positive, total, out=np.full_like(positive, np.nan), where=total > 0)
+    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+    return np.exp(-(shares * logs).sum(axis=-1))
