@@ -17,6 +17,9 @@ from workbench.statistics import mean_interval
 EXCESS_SHARE = 0.05
 """Loss above the ceiling counts as none below this share of ln V'."""
 
+ALONE = 1.5
+"""An effective number of heads below this reads as one head that does nearly all."""
+
 
 def claims(study: Study) -> list[Claim]:
     """All eight, in the order in which a reader should meet them."""
@@ -233,8 +236,10 @@ def answer(study: Study, made: Sequence[Claim]) -> Answer:
     needed = {name: by_id[f"necessary_{name}"].verdict for name in ("previous_token", "induction")}
     s0, s1, one = _bold(study.sets.s0), _bold(study.sets.s1), _s(study.sets.s1)
     if all(v == "supported" for v in needed.values()):
-        start = f"Yes. {s0} look{_s(study.sets.s0)} at the previous token, {s1} look{one} it up and "
-        f"cop{'ies' if one else 'y'} what followed."
+        copies = "copies" if one else "copy"
+        start = (
+            f"Yes. {s0} look{_s(study.sets.s0)} at the previous token, {s1} look{one} it up and {copies} what followed."
+        )
         removal = "Removing either set takes accuracy to the floor"
         alone = {"supported": "; the two sets alone keep it.", "contradicted": "; the two sets alone do not keep it."}
         return Answer(
@@ -249,10 +254,15 @@ def answer(study: Study, made: Sequence[Claim]) -> Answer:
 
 
 def _shared(study: Study) -> str:
-    numbers = [study.sharing[n].value for n in ("S0", "S1") if n in study.sharing]
-    if any(v is not None and v > 1.5 for v in numbers):
-        return " The work is shared: no single head is the circuit."
-    return ""
+    """Who within the sets does the work, where the sets have more than one head each to tell apart."""
+    found = [(heads, study.sharing.get(n)) for n, heads in (("S0", study.sets.s0), ("S1", study.sets.s1))]
+    if all(len(heads) < 2 for heads, _ in found) or any(at is None or at.value is None for _, at in found):
+        return ""
+    over = [at.value for _, at in found if at is not None and at.value is not None]
+    if all(v < ALONE for v in over):
+        leaders = [heads[max(range(len(heads)), key=at.shares.__getitem__)] for heads, at in found if at is not None]
+        return f" Within the sets {_bold(leaders)} do nearly all of the work."
+    return f" The work is shared: over {over[0]:.1f} heads of the first set and {over[1]:.1f} of the second."
 
 
 def _bold(heads: Sequence[Head]) -> str:

@@ -12,7 +12,7 @@ from workbench.measure import Effect
 from workbench.statistics import holm, paired_interval, sign_flip_p
 
 SECTION, PROOF = "What breaks without them", "What this page checked about itself"
-LABELS = {"zero": "zero", "mean": "mean", "resample": "resample", "frozen": "mean, patterns frozen"}
+LABELS = {"zero": "zero", "mean": "mean", "resample": "resample", "frozen": "mean, frozen"}
 SETS = ("S0", "S1", "S0 and S1", "only S0 and S1")
 
 
@@ -57,7 +57,7 @@ def _heatmap(study: Study) -> Heatmap:
         column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
         row_title="layer",
         column_title="head",
-        unit="change in accuracy",
+        unit="Δ accuracy",
         kind="diverging",
         vmin=-1.0,
         vmax=1.0,
@@ -77,9 +77,9 @@ def _table(study: Study) -> Table:
         effects = {how: study.joint[name, how] for how in SEMANTICS if (name, how) in study.joint}
         if effects:
             heads = members.get(name, study.circuit)
-            verb = "keep only" if name.startswith("only") else "remove"
+            verb = "all but" if name.startswith("only") else "all of"
             rows.append(_row(f"{verb} {name.removeprefix('only ')}", head_names(heads), effects, None))
-    columns = [Column(key="removed", label="what"), Column(key="heads", label="heads")]
+    columns = [Column(key="removed", label="removed")]
     columns += [
         Column(key=how, label=label, digits=3, low=f"{how}_low", high=f"{how}_high", signed=True)
         for how, label in LABELS.items()
@@ -149,7 +149,7 @@ def _sharing_table(study: Study) -> Table:
             | {"low": at.low, "high": at.high, "shares": shares, "remark": negative + at.reason}
         )
     return Table(
-        id="induction.sharing",
+        id="induction.shares",
         section=SECTION,
         title="How the work is shared",
         caption="Normalised Shapley values of each head in the joint effect of its set on accuracy (mean ablation of "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from analyses._induction_study import Study
-from workbench.components import Head
+from workbench.components import Head, head_names
 from workbench.findings import Attention, Cell, Column, Finding, Heatmap, Notice, Panel, Table
 from workbench.head_scores import SCORES
 from workbench.hooks import capture
@@ -37,9 +37,14 @@ def score_findings(study: Study) -> list[Finding]:
     panels = []
     for name in SCORES:
         low, high = test.interval(name)
-        chance = f"chance {test.chance[name]:.3f}" if name != "copying_score" else "even spread 0"
         panels.append(
-            Panel(title=f"{LABELS[name]} ({chance})", values=_rows(test.mean(name)), low=_rows(low), high=_rows(high))
+            Panel(
+                title=LABELS[name],
+                note=f"chance {test.chance[name]:.3f}",
+                values=_rows(test.mean(name)),
+                low=_rows(low),
+                high=_rows(high),
+            )
         )
     chosen = (
         (SCORES.index("previous_token_score"), study.sets.s0),
@@ -59,7 +64,7 @@ def score_findings(study: Study) -> list[Finding]:
         row_title="layer",
         column_title="head",
         unit="score",
-        vmin=0.0,
+        vmin=min(0.0, float(test.mean("copying_score").min())),
         vmax=1.0,
         annotate=True,
         marks=tuple((panel, h.layer, h.head) for panel, heads in chosen for h in heads),
@@ -74,10 +79,12 @@ def _head_table(study: Study) -> Table:
         key = name.removesuffix("_score")
         columns.append(Column(key=key, label=LABELS[name], digits=2, low=f"{key}_low", high=f"{key}_high"))
     columns += [
-        Column(key="eigenvalue_copying", label="OV eigenvalues", digits=2, help="from weights, −1 to 1"),
+        Column(
+            key="eigenvalue_copying", label="OV eig.", digits=2, help="OV eigenvalue copying, from weights, −1 to 1"
+        ),
         Column(key="write_norm", label="‖W_O‖", digits=2, help="size of the head's output matrix"),
-        Column(key="fixed_ratio", label="fixed period", digits=1, help="prefix matching over chance"),
-        Column(key="varying_ratio", label="varying periods", digits=1, help="prefix matching over chance"),
+        Column(key="fixed_ratio", label="fixed", digits=1, help="prefix matching over chance, fixed period"),
+        Column(key="varying_ratio", label="varying", digits=1, help="prefix matching over chance, varying periods"),
         Column(key="positional", label="positional"),
     ]
     intervals = {name: test.interval(name) for name in SCORES}
@@ -159,11 +166,12 @@ def attention_findings(study: Study) -> list[Finding]:
                 id=f"induction.attention_{i + 1}",
                 section=LOOK,
                 title=f"Attention over test sequence {i + 1}",
-                caption="Each row is a query, each column a key it looks at; rows sum to 1. Choose a head above the "
-                "map." + (f" Shown: the first {length} tokens, {len(heads)} of the heads." if cut else ""),
+                caption="Each row is a query, each column a key it looks at; rows sum to 1. "
+                f"S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}."
+                + (f" Shown: the first {length} tokens, {len(heads)} of the heads." if cut else ""),
                 tokens=tuple(vocabulary.decode(shown.tokens[i, :length])),
                 patterns=patterns,
-                names=tuple(f"{h} {_set(study, h)}".strip() for h in heads),
+                names=tuple(map(str, heads)),
             )
         )
     return found
@@ -240,9 +248,8 @@ def _qk(study: Study, head: Head, through: Sequence[Head]) -> Heatmap:
         "induction.qk_circuit",
         f"QK circuit of {head} through {names}: which predecessor it looks for",
         f"From weights: the attention score of a query token (row) for a key{at} whose predecessor is a token "
-        "(column), as "
-        f"written there by {names}; mean of each row taken off. A diagonal looks for its own token's earlier "
-        "successor.",
+        f"(column), as written there by {names}; mean of each row taken off. A diagonal: it looks for what followed the "
+        "query's own token.",
         matrix - matrix.mean(dim=1, keepdim=True),
         "query token",
         "token before the key",
@@ -274,10 +281,8 @@ def _composition(study: Study) -> list[Finding]:
         section=CIRCUITS,
         title="Composition of every pair of heads, from weights",
         caption="‖W_out W_in‖ / (‖W_out‖ ‖W_in‖) of the earlier head's OV with the later head's K, Q or V side. "
-        "Outlined: "
-        f"above 97.5 % of Gaussian matrices of the same shapes (at most {highest:.3f}); that holds for {above} of "
-        f"{len(rows)} pairs, "
-        "so this alone singles out few. Which path matters is decided by cutting it (below).",
+        f"Outlined: above 97.5 % of Gaussian matrices of the same shapes (at most {highest:.3f}); that holds for "
+        f"{above} of {len(rows)} pairs, whatever their size. Which path matters is decided by cutting it (above).",
         panels=tuple(
             Panel(title=f"{kind} composition", values=_rows(matrix(kind, lambda r: r.value))) for kind in kinds
         ),

@@ -23,10 +23,11 @@ SEQUENCES = 128
 def findings(study: Study, run: Run) -> list[Finding]:
     """Two curves side by side and the table of phase changes."""
     steps, accuracy, previous, prefix = _over_checkpoints(study, run)
-    watched = _watched(study)
     series = [("accuracy", accuracy, True)]
-    series += [(f"{h} previous token", previous[:, h.layer, h.head], False) for h in watched[0]]
-    series += [(f"{h} prefix matching", prefix[:, h.layer, h.head], False) for h in watched[1]]
+    kinds = (("previous token", previous), ("prefix matching", prefix))
+    for heads, (name, values) in zip(_watched(study), kinds, strict=True):
+        strongest = max(heads, key=lambda h, values=values: values[-1][h])
+        series += [(f"{h} {name}", values[:, h.layer, h.head], h == strongest) for h in heads]
     changes = {name: phase_change(steps, values.tolist()) for name, values, _ in series}
     return [_loss(study, run, changes["accuracy"]), _scores(steps, series, changes["accuracy"]), _table(changes)]
 
@@ -72,7 +73,9 @@ def _loss(study: Study, run: Run, change: PhaseChange) -> Curve:
     return Curve(
         id="induction.training_loss",
         section=SECTION,
-        title="The loss falls to the ceiling in one step" if change.low is not None else "Loss during training",
+        title="Loss during training"
+        if change.low is None
+        else f"The behaviour came between steps {change.low:.0f} and {change.high:.0f}",
         caption="Cross entropy of each training batch, mean over all positions. The ceiling is what the best possible "
         "predictor pays. Shaded: the checkpoints between which accuracy on scored positions rose from 10 to 90 % of "
         "its way.",

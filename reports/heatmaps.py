@@ -18,9 +18,11 @@ from reports.drawing import Drawing, new_figure, place, png, quiet_matplotlib, t
 from reports.escaping import glyphs, short
 from reports.numbers import decimals, number, plain
 from reports.scale import LETTER, Scale, bar_entries, bar_width, draw_bar, outside, scale_of
-from workbench.findings import Heatmap
+from workbench.findings import Heatmap, Panel
 
 VECTOR_CELLS = 1600
+NOTE = 0.19
+"""Inches that a panel's note takes."""
 _HATCHED = 400
 
 
@@ -80,7 +82,13 @@ def _layout(finding: Heatmap, rows: int, columns: int, bar: float) -> _Layout:
     tall = min(wide, 0.46) if finding.annotate else wide
     turned = longest * LETTER > wide * 0.95
     bottom = (LETTER * longest if turned else 0.2) + (0.26 if finding.column_title else 0.06)
-    return _Layout(across, (wide, tall), left, 0.28 if any(p.title for p in finding.panels) else 0.08, bottom)
+    return _Layout(across, (wide, tall), left, _top(finding.panels), bottom)
+
+
+def _top(panels: Sequence[Panel]) -> float:
+    """Inches above a panel for its title and the note under it."""
+    title = 0.28 if any(p.title for p in panels) else 0.08
+    return title + (NOTE if any(p.note for p in panels) else 0.0)
 
 
 def _tick(label: str) -> str:
@@ -223,7 +231,11 @@ def _labels(axes: Axes, finding: Heatmap, panel: int, layout: _Layout, *, first:
     title = finding.panels[panel].title
     if title:
         room = max(6, int(wide / LETTER))
-        axes.text(0, 1 + 0.09 / tall, short(glyphs(title), room), color=ink, transform=axes.transAxes, fontsize=10)
+        note = finding.panels[panel].note
+        above = (0.09 + (NOTE if note else 0.0)) / tall
+        axes.text(0, 1 + above, short(glyphs(title), room), color=ink, transform=axes.transAxes, fontsize=10)
+        soft = palette.stand_in("soft")
+        axes.text(0, 1 + 0.08 / tall, short(glyphs(note), room), color=soft, transform=axes.transAxes, fontsize=9)
 
 
 def _summary(finding: Heatmap, panels: Sequence[np.ndarray]) -> str:

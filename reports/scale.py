@@ -69,9 +69,9 @@ def bar_entries(finding: Heatmap, panels: Sequence[np.ndarray], scale: Scale) ->
         return [Entry(0.5, plain(scale.low))]
     below, above = (any(m.any() for m in masks) for masks in zip(*(outside(p, scale) for p in panels), strict=True))
     ends = [
-        Entry(0.0, "▾ " * below + plain(scale.low)),
+        Entry(0.0, "▾ " * below + plain(float(f"{scale.low:.3g}"))),
         Entry(0.5, plain(float(f"{scale.low + span / 2:.3g}"))),
-        Entry(1.0, "▴ " * above + plain(scale.high)),
+        Entry(1.0, "▴ " * above + plain(float(f"{scale.high:.3g}"))),
     ]
     named = [
         Entry((r.value - scale.low) / span, f"{short(glyphs(r.label), 14)} {plain(r.value)}", named=True)

@@ -71,7 +71,8 @@ def _cell(column: Column, row: Mapping[str, Cell], digits: int | None, numeric: 
     if isinstance(value, bool):
         shown = "yes" if value else "no"
     elif isinstance(value, str):
-        shown = f"<bdi>{text(glyphs(value))}</bdi>"
+        # An empty text is an empty cell, not the empty token.
+        shown = f"<bdi>{text(glyphs(value))}</bdi>" if value else ""
     elif as_float is None or math.isnan(as_float):
         shown = f'<span class="soft">{MISSING}</span>'
     else:

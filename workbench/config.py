@@ -135,7 +135,7 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
         "default": Preset(
             "two layers of four heads under a penalty that lets idle heads go: a clear division of labour",
             model={"n_layers": 2, "n_heads": 4, "d_model": 64, "d_head": 32, "positions": "rotary", "norm": "pre"},
-            train={"steps": 600, "head_sparsity": 0.3},
+            train={"steps": 600, "head_sparsity": 0.2},
         ),
         "shared": Preset(
             "the same without the penalty: all heads share the work",

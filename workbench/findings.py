@@ -154,9 +154,10 @@ class Curve(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One matrix of a heatmap, rows from the top; ``nan`` cells are marked."""
+    """One matrix of a heatmap, rows from the top; ``nan`` cells are marked. ``note`` stands under the title."""
 
     title: str
+    note: str = ""
     values: tuple[tuple[float, ...], ...]
     low: tuple[tuple[float, ...], ...] = ()
     high: tuple[tuple[float, ...], ...] = ()

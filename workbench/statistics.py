@@ -21,6 +21,9 @@ from workbench.rng import numpy_stream
 TAIL = 0.025
 """Probability beyond each end of an interval."""
 
+FEW = 4
+"""A sample with this many values off the common one, or fewer, is too uniform to resample."""
+
 Number = float | int
 Bounds = tuple[Number, Number]
 
@@ -56,9 +59,10 @@ def mean_intervals(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends ``(low, high)`` of the interval of the mean over axis 0, for every cell of the trailing axes.
 
-    Percentile bootstrap (Efron 1979). Where all n values are equal up to rounding, resampling has nothing to vary; then
-    at most ``m = 1 - 0.025 ** (1 / n)`` of the population can differ (Clopper & Pearson 1934; about 3.7 / n), and the
-    mean lies within ``(1 - m) value + m bounds``. Without bounds nothing limits it, and the ends are infinite.
+    Percentile bootstrap (Efron 1979). Where all n values are equal up to rounding, or all but ``FEW``, resampling has
+    nothing to vary, or too little; then at most a share m of the population differs from the common value (the upper
+    Clopper-Pearson bound; with none seen ``1 - 0.025 ** (1 / n)``, about 3.7 / n), and the mean lies within
+    ``(1 - m) common + m bounds``. Without bounds nothing limits it: the ends are infinite where all are equal.
 
     Args:
         x: ``[n ...]``, finite. bounds: the smallest and largest value that a sequence can have.
@@ -72,10 +76,13 @@ def mean_intervals(
     least, most = bounds if bounds is not None else (-math.inf, math.inf)
     # Values that agree to rounding are equal: float32 noise is no spread between sequences.
     rounding = 1e-6 * np.maximum(np.abs(mean), most - least if bounds is not None else 0.0)
-    saturated = np.ptp(flat, axis=0) <= rounding
-    unseen = 1 - TAIL ** (1 / len(sample))
-    low = np.where(saturated, (1 - unseen) * mean + unseen * least, low)
-    high = np.where(saturated, (1 - unseen) * mean + unseen * most, high)
+    common = np.median(flat, axis=0)
+    different = (np.abs(flat - common) > rounding).sum(axis=0)
+    few = min(FEW, (len(sample) - 1) // 2) if bounds is not None else 0
+    share = np.array([clopper_pearson(k, len(sample)).high for k in range(few + 1)])[np.minimum(different, few)]
+    saturated = different <= few
+    low = np.where(saturated, (1 - share) * common + share * least, low)
+    high = np.where(saturated, (1 - share) * common + share * most, high)
     return low.reshape(sample.shape[1:]), high.reshape(sample.shape[1:])
 
 

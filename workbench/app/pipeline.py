@@ -127,6 +127,7 @@ def analyse(
         except Exception as error:  # the page shows it in place, and the other analyses still run
             findings.append(_failed(name, error))
             failed.append(name)
+            progress(f"{name} failed: {findings[-1].text}")
     return findings, failed
 
 
