@@ -60,8 +60,8 @@ MEANINGS = {
     ),
     "frozen patterns": (
         "The intervention runs with every attention pattern held at its clean value: what remains is the "
-        "effect of what a head writes other than by steering later attention. A head that matters through patterns alone "
-        "shows nothing here."
+        "effect of what a head writes other than by steering later attention. A head that matters through patterns "
+        "alone shows nothing here."
     ),
     "keep-only": ("Every head outside the set is replaced."),
     "path cut": (

@@ -85,7 +85,7 @@ def _table(study: Study) -> Table:
         for how, label in LABELS.items()
     ]
     columns += [
-        Column(key="p_corrected", label="p (Holm)", digits=4, help="sign flips, mean ablation, all heads corrected"),
+        Column(key="p_corrected", label="p (Holm)", digits=3, help="sign flips, mean ablation, all heads corrected"),
         Column(key="fired", label="fired", help="sequences on which every edit took place"),
     ]
     clean = study.behaviour

@@ -64,7 +64,7 @@ def score_findings(study: Study) -> list[Finding]:
         row_title="layer",
         column_title="head",
         unit="score",
-        vmin=min(0.0, float(test.mean("copying_score").min())),
+        vmin=0.0,
         vmax=1.0,
         annotate=True,
         marks=tuple((panel, h.layer, h.head) for panel, heads in chosen for h in heads),
@@ -85,7 +85,6 @@ def _head_table(study: Study) -> Table:
         Column(key="write_norm", label="‖W_O‖", digits=2, help="size of the head's output matrix"),
         Column(key="fixed_ratio", label="fixed", digits=1, help="prefix matching over chance, fixed period"),
         Column(key="varying_ratio", label="varying", digits=1, help="prefix matching over chance, varying periods"),
-        Column(key="positional", label="positional"),
     ]
     intervals = {name: test.interval(name) for name in SCORES}
     impostors = {row.head: row for row in study.impostors}
@@ -101,12 +100,14 @@ def _head_table(study: Study) -> Table:
             "write_norm": float(model.blocks[h.layer].attn.W_O[h.head].detach().norm()),
             "fixed_ratio": None,
             "varying_ratio": None,
-            "positional": "not tested",
+            "positional": None,
         }
         if h in impostors:
             at = impostors[h]
             row |= {"fixed_ratio": at.fixed_ratio, "varying_ratio": at.varying_ratio}
-            row["positional"] = "positional" if at.flagged else "no"
+            row["positional"] = at.flagged
+            if at.flagged:
+                row["set"] = f"{row['set']} positional".strip()
         rows.append(row)
     tested = study.impostors[0] if study.impostors else None
     how = (
@@ -248,8 +249,8 @@ def _qk(study: Study, head: Head, through: Sequence[Head]) -> Heatmap:
         "induction.qk_circuit",
         f"QK circuit of {head} through {names}: which predecessor it looks for",
         f"From weights: the attention score of a query token (row) for a key{at} whose predecessor is a token "
-        f"(column), as written there by {names}; mean of each row taken off. A diagonal: it looks for what followed the "
-        "query's own token.",
+        f"(column), as written there by {names}; mean of each row taken off. A diagonal: it looks for what followed "
+        "the query's own token.",
         matrix - matrix.mean(dim=1, keepdim=True),
         "query token",
         "token before the key",

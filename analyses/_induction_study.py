@@ -18,7 +18,7 @@ from workbench.components import Head
 from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, score_heads, select_sets
 from workbench.measure import Effect, measure, run
 from workbench.metrics import token_loss
-from workbench.probes import repeated_blocks, varying_periods
+from workbench.probes import probe_periods, repeated_blocks
 from workbench.reference import Pairing, ReferenceSet, build_reference
 from workbench.rng import stream
 from workbench.sharing import EffectiveNumber, removal_cost, shapley, sharing
@@ -66,13 +66,6 @@ class Study:
         return tuple(sorted({*self.sets.s0, *self.sets.s1}))
 
 
-def probe_periods(subject: Subject, task: Task) -> tuple[int, ...]:
-    """The task's own varying periods; where it has none (or a single one), 6 to 20 as far as they fit."""
-    if len(task.periods) > 1:
-        return task.periods
-    return varying_periods(subject.config.n_ctx, len(subject.vocabulary.ordinary))
-
-
 def fixed_period(task: Task) -> int | None:
     """The one period of a task that has just one."""
     return task.periods[0] if len(task.periods) == 1 else None
@@ -81,7 +74,7 @@ def fixed_period(task: Task) -> int | None:
 def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) -> Study:
     """Measure everything."""
     config, vocabulary, seed = subject.config, subject.vocabulary, subject.seed
-    periods = probe_periods(subject, task)
+    periods = probe_periods(subject)
 
     progress("head scores")
     probes = [

@@ -22,12 +22,14 @@ def table(finding: Table, anchor: str) -> str:
         cells = "".join(_cell(c, row, places[c.key], numeric[c.key], i == 0) for i, c in enumerate(finding.columns))
         marked = ' class="marked"' if index in finding.marked else ""
         rows.append(f"<tr{marked}>{cells}</tr>")
+    # Many columns stand closer, so that the last ones are seen without scrolling.
+    dense = ' class="dense"' if len(finding.columns) > 6 else ""
     helps = "".join(f"<div><dt>{text(c.label)}</dt><dd>{text(c.help)}</dd></div>" for c in finding.columns if c.help)
     legend = (
         f'<details class="help"><summary>What the columns mean</summary><dl>{helps}</dl></details>' if helps else ""
     )
     body = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(finding.title)}"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(finding.title)}"><table{dense}>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{legend}{_csv(finding)}"
     )
     notes = [] if finding.rows else ["The table has no rows."]

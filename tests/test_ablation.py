@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.small_models import subject
 from workbench.ablation import CutPath, KeepOnly, Mean, Pairing, Resample, Zero, intervention_from_json
-from workbench.components import Head
+from workbench.components import Head, as_heads
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError
 from workbench.reference import build_reference
@@ -114,9 +114,12 @@ def test_a_head_that_does_not_exist_is_an_error(intervention):
         intervention.targets(CONFIG)
 
 
-def test_senders_must_lie_below_every_receiver():
-    with pytest.raises(WorkbenchError, match=r"L1.H0, L1.H2 cannot send to every receiver.*layers below L1.H1"):
-        CutPath("K", "L0.H0,L1.H0,L1.H2", "L1.H1,L2.H0", REFERENCE)
+def test_a_path_leads_from_senders_to_receivers_above_them():
+    interleaved = CutPath("K", "L0.H0,L1.H0,L2.H2", "L0.H3,L1.H1,L2.H0", REFERENCE)
+    assert interleaved.ends == (as_heads("L0.H0,L1.H0"), as_heads("L1.H1,L2.H0"))
+    assert CutPath("K", "", "L1.H1", REFERENCE).ends == ((), ())
+    with pytest.raises(WorkbenchError, match=r"no path leads.*a sender in a layer below 1, got L1.H0, L1.H2"):
+        CutPath("K", "L1.H0,L1.H2", "L0.H0,L1.H1", REFERENCE)
 
 
 def test_paths_that_do_not_exist_are_errors():

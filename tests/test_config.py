@@ -17,9 +17,7 @@ def test_d_head_follows_from_the_number_of_heads() -> None:
 
 
 def test_heads_that_do_not_divide() -> None:
-    with pytest.raises(
-        WorkbenchError, match=r"n_heads does not divide .*: expected a divisor of 64, got 3"
-    ):
+    with pytest.raises(WorkbenchError, match=r"n_heads does not divide .*: expected a divisor of 64, got 3"):
         ModelConfig(d_vocab=5, n_ctx=4, n_heads=3)
 
 

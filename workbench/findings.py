@@ -63,9 +63,9 @@ class Claim(Finding):
     statement: str
     heads: tuple[str, ...] = ()
     value: float | None = None
+    unit: str = ""
     low: float | None = None
     high: float | None = None
-    unit: str = ""
     samples: str = "sequences"
     n: int = 0
     semantics: str = ""

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,6 +24,7 @@ from workbench.hooks import Edit, capture, intervene
 from workbench.metrics import sequence_accuracy, sequence_loss
 from workbench.model.transformer import Transformer
 from workbench.reference import CHUNK_TOKENS
+from workbench.statistics import paired_interval
 from workbench.subject import Subject
 from workbench.task import Batch
 
@@ -67,6 +69,19 @@ class Effect:
     def loss_effect(self) -> Float[np.ndarray, " n"]:
         """Ablated minus clean loss."""
         return self.ablated_loss - self.clean_loss
+
+    def frame(self) -> pd.DataFrame:
+        """Rows metric (accuracy, loss), clean, ablated, effect, low, high, n, fired, semantics."""
+        rows = []
+        for metric, clean, ablated, bounds in (
+            ("accuracy", self.clean_accuracy, self.ablated_accuracy, (0, 1)),
+            ("loss", self.clean_loss, self.ablated_loss, None),
+        ):
+            at = paired_interval(ablated, clean, bounds=bounds)
+            cells = (float(clean.mean()), float(ablated.mean()), at.value, at.low, at.high, at.n)
+            rows.append((metric, *cells, f"{self.fired}/{self.expected}", self.intervention.semantics))
+        columns = ["metric", "clean", "ablated", "effect", "low", "high", "n", "fired", "semantics"]
+        return pd.DataFrame(rows, columns=columns)
 
 
 def run(

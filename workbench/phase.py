@@ -28,7 +28,7 @@ class PhaseChange:
     reason: str = ""
 
 
-def phase_change(steps: Sequence[float], values: Sequence[float]) -> PhaseChange:
+def phase_change(steps: Sequence[float | int], values: Sequence[float | int]) -> PhaseChange:
     """The bracket of the rise of ``values`` (a score in [0, 1]) from the first to the last checkpoint.
 
     One run gives a bracket, no interval: what lies between two checkpoints is not known. A rise under 0.2 has none.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from workbench.errors import WorkbenchError
 from workbench.task import Vocabulary
+
+if TYPE_CHECKING:
+    from workbench.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -98,3 +102,9 @@ def impostor_periods(fixed: int, n_ctx: int, candidates: Iterable[int]) -> tuple
     of ``fixed`` below ``n_ctx`` (where one does, a key that far back is right for both periods)."""
     multiples = range(fixed, n_ctx, fixed)
     return tuple(p for p in candidates if all(m % p for m in multiples))
+
+
+def probe_periods(subject: Subject) -> tuple[int, ...]:
+    """The varying periods of a subject's task; where it has none (or a single one), 6 to 20 as far as they fit."""
+    own = () if subject.task is None else subject.task.periods
+    return own if len(own) > 1 else varying_periods(subject.config.n_ctx, len(subject.vocabulary.ordinary))

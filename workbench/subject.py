@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from workbench.components import Head, all_heads
 from workbench.config import ModelConfig
-from workbench.errors import WorkbenchError
+from workbench.errors import WorkbenchError, unknown_name
 from workbench.task import Batch, Task, Vocabulary
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from workbench.model.transformer import Transformer
     from workbench.runs import Run
 
@@ -59,3 +67,77 @@ class Subject:
             raise WorkbenchError("this subject has no task to draw sequences from", next_step="Give Subject a task.")
         batch = self.task.sample(n, split, stream(self.seed, name, split))
         return batch.to(next(self.model.parameters()).device)
+
+    def scores(self, n: int = 256, *, periods: Sequence[int] = ()) -> pd.DataFrame:
+        """The four head scores on repeated blocks of the model's own vocabulary.
+
+        Args:
+            n: sequences. periods: block lengths, drawn for each sequence; empty for the task's own varying ones, else 6
+                to 20 as far as they fit.
+
+        Returns:
+            Rows head, score, value, low, high, chance.
+        """
+        from workbench.head_scores import score_heads
+        from workbench.probes import probe_periods, repeated_blocks
+        from workbench.rng import stream
+
+        lengths = tuple(periods) or probe_periods(self)
+        drawn = stream(self.seed, "subject", "scores")
+        probe = repeated_blocks(self.vocabulary, n, self.config.n_ctx, lengths, drawn)
+        return score_heads(self.model, self.vocabulary, probe).frame()
+
+    def ablate(
+        self,
+        heads: str | Head | Iterable[str | Head],
+        *,
+        how: Literal["zero", "mean", "resample"] = "mean",
+        keep_only: bool = False,
+        frozen_patterns: bool = False,
+        n: int = 512,
+    ) -> pd.DataFrame:
+        """What happens when these heads are removed together (or everything but them), on the task's test split.
+
+        Args:
+            heads: "L1.H0", "L0.H1, L1.H0", Heads, or a mixture. how: what replaces their z. keep_only: replace all
+                others instead. frozen_patterns: hold every attention pattern at its clean value. n: sequences.
+
+        Returns:
+            Rows metric (accuracy, loss), clean, ablated, effect (ablated minus clean), low, high, n, fired, semantics.
+
+        Raises:
+            WorkbenchError: no task, heads that do not exist, or nothing to replace.
+        """
+        from workbench.ablation import KeepOnly, Mean, Pairing, Resample, Zero
+        from workbench.measure import measure
+        from workbench.reference import build_reference
+
+        batch = self.sample(n, "test")
+        if how == "zero":
+            removal: Zero | Mean | Resample = Zero(())
+        elif how == "mean":
+            removal = Mean((), build_reference(self))
+        elif how == "resample":
+            removal = Resample((), Pairing(n, self.seed))
+        else:
+            raise unknown_name("way to remove heads", how, ("zero", "mean", "resample"))
+        if keep_only:
+            return measure(self, batch, [KeepOnly(heads, removal, frozen_patterns)])[0].frame()
+        return measure(self, batch, [replace(removal, heads=heads, frozen_patterns=frozen_patterns)])[0].frame()
+
+    def patterns(
+        self, sequences: Int[Tensor, "batch pos"] | Sequence[Sequence[str]]
+    ) -> Float[np.ndarray, "batch layer head query_pos key_pos"]:
+        """Attention patterns of every head, rows summing to 1.
+
+        Args:
+            sequences: token ids, or sequences of one length as token texts.
+        """
+        from workbench.hooks import capture
+
+        if not isinstance(sequences, Tensor):
+            sequences = torch.tensor([self.vocabulary.encode(tuple(s)) for s in sequences])
+        points = [f"blocks.{layer}.attn.hook_pattern" for layer in range(self.config.n_layers)]
+        with torch.no_grad(), capture(self.model, points) as kept:
+            self.model(sequences.to(self.model.unembed.W_U.device), path="explicit")
+        return torch.stack([kept[point] for point in points], dim=1).cpu().numpy()

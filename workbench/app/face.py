@@ -1,0 +1,56 @@
+"""The Python face: ``workbench.open`` and ``workbench.train``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.app import settings
+from workbench.app.pipeline import open_subject
+from workbench.runs import open_run
+from workbench.subject import Subject
+
+
+def open(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Subject:
+    """The model of a run folder, with the task that it was trained on.
+
+    Args:
+        folder: of a finished run. plugins: folders that hold the task, where it is not one of the workbench's own.
+
+    Raises:
+        WorkbenchError: no finished run there, or a damaged one (the error names the file).
+    """
+    return open_subject(open_run(folder), plugins)
+
+
+def train(
+    task: str,
+    out: str | Path,
+    *,
+    preset: str = settings.DEFAULT_PRESET,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 1,
+    plugins: Sequence[str | Path] = (),
+) -> Subject:
+    """Train into a run folder and open it; a finished run of the same settings is reused, an unfinished one resumed.
+
+    Args:
+        task: its name. out: the run folder. options: as after ``--set``, for instance ``{"model.n_heads": 2}``.
+        seed: of weights and batches. device: auto, cpu or cuda. threads: of the CPU.
+
+    Raises:
+        WorkbenchError: unknown names, impossible values, or a folder that holds something else.
+    """
+    from workbench import training
+    from workbench.training.progress import bar
+
+    sets = [f"{name}={value}" for name, value in (options or {}).items()]
+    spec = settings.resolve(task, preset, sets, plugins)
+    with bar(spec.train.steps) as progress:
+        run = training.train(
+            spec.task, spec.model, spec.train, seed, out, device=device, threads=threads, progress=progress
+        )
+    return open_subject(run, plugins)
