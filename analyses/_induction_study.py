@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.ablation import CutPath, Intervention, KeepOnly, Mean, Resample, Zero
+from workbench.ablation import CutPath, Intervention, KeepOnly, Mean, PathKind, Resample, Zero
 from workbench.analysis import Budget, Progress
 from workbench.behaviour import Judgement, there
 from workbench.checks import Checks, self_checks
@@ -151,7 +151,7 @@ def _effects(
             for how, by in (("zero", Zero(())), ("mean", Mean((), reference)), ("resample", Resample((), pairing)))
         }
     if sets.s0 and sets.s1 and subject.config.norm != "post":
-        kinds = ("K", "Q", "V") if subject.config.attention == "learned" else ("V",)
+        kinds: tuple[PathKind, ...] = ("K", "Q", "V") if subject.config.attention == "learned" else ("V",)
         asked |= {(f"{kind} cut", "mean"): CutPath(kind, sets.s0, sets.s1, reference) for kind in kinds}
     return dict(zip(asked, measure(subject, batch, list(asked.values())), strict=True))
 

@@ -26,7 +26,7 @@ def findings(study: Study, run: Run) -> list[Finding]:
     series = [("accuracy", accuracy, True)]
     kinds = (("previous token", previous), ("prefix matching", prefix))
     for heads, (name, values) in zip(_watched(study), kinds, strict=True):
-        strongest = max(heads, key=lambda h, values=values: values[-1][h])
+        strongest = heads[int(np.argmax([values[-1][h] for h in heads]))]
         series += [(f"{h} {name}", values[:, h.layer, h.head], h == strongest) for h in heads]
     changes = {name: phase_change(steps, values.tolist()) for name, values, _ in series}
     return [_loss(study, run, changes["accuracy"]), _scores(steps, series, changes["accuracy"]), _table(changes)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,24 +15,6 @@ from tests.sample_findings import COMMAND, HEADING, HOSTILE_TOKENS, IDENTITY, IM
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None and not os.environ.get("CI"):
-    pytest.skip("no chromium on the PATH: the pages go untested in a browser", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium. Without one the file is skipped with one line that says so, but fails where CI is set."""
-    if CHROMIUM is None:
-        pytest.fail("CI is set, and there is no chromium on the PATH: the pages go untested")
-    from playwright.sync_api import sync_playwright
-
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

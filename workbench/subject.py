@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ class Subject:
         self,
         heads: str | Head | Iterable[str | Head],
         *,
-        how: Literal["zero", "mean", "resample"] = "mean",
+        how: str = "mean",
         keep_only: bool = False,
         frozen_patterns: bool = False,
         n: int = 512,
@@ -99,8 +99,8 @@ class Subject:
         """What happens when these heads are removed together (or everything but them), on the task's test split.
 
         Args:
-            heads: "L1.H0", "L0.H1, L1.H0", Heads, or a mixture. how: what replaces their z. keep_only: replace all
-                others instead. frozen_patterns: hold every attention pattern at its clean value. n: sequences.
+            heads: "L1.H0", "L0.H1, L1.H0", Heads, or a mixture. how: what replaces their z (zero, mean or
+                resample). keep_only: replace all others instead. frozen_patterns: hold every attention pattern at its clean value. n: sequences.
 
         Returns:
             Rows metric (accuracy, loss), clean, ablated, effect (ablated minus clean), low, high, n, fired, semantics.

@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -167,11 +167,15 @@ class Task(ABC):
 
     Required: ``n_ctx`` (a field or property), ``vocabulary``, ``sample``, ``floor``.
     Optional capabilities, found by overriding: ``ceiling``, ``bayes_loss``, ``counterfactual``. A task that repeats
-    blocks says at which ``periods``.
+    blocks overrides ``periods``.
     """
 
     n_ctx: int
-    periods: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """The block lengths of a task that repeats blocks, each equally often; else empty."""
+        return ()
 
     @property
     def name(self) -> str:

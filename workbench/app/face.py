@@ -1,4 +1,32 @@
-"""The Python face: ``workbench.open`` and ``workbench.train``."""
+"""The Python face: ``workbench.open`` and ``workbench.train``.
+
+With ``folder`` the run folder of a trained model (here one with a single head in each of two layers):
+
+>>> import workbench
+>>> subject = workbench.open(folder)
+>>> [str(head) for head in subject.heads]
+['L0.H0', 'L1.H0']
+
+What the heads look at, each score with its 95 % interval over sequences and its chance:
+
+>>> scores = subject.scores().set_index(["head", "score"])
+>>> induction = scores.loc[("L1.H0", "prefix_matching_score")]
+>>> bool(induction["low"] > 3 * induction["chance"])
+True
+
+What breaks without a head; an effect is always ablated minus clean, paired by sequence:
+
+>>> effect = subject.ablate("L1.H0", how="mean", n=128).set_index("metric").loc["accuracy"]
+>>> bool(effect["high"] < -0.5), effect["fired"]
+(True, '128/128')
+>>> effect["semantics"]
+'z of L1.H0 replaced by its mean over 512 train sequences of repeated_tokens (seed 100), per position'
+
+Attention patterns as an array, batch x layer x head x query x key:
+
+>>> subject.patterns([["<bos>", "t1", "t2", "t1"]]).shape
+(1, 2, 1, 4, 4)
+"""
 
 from __future__ import annotations
 

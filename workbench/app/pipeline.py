@@ -125,9 +125,10 @@ def analyse(
             _check_ids(made, findings)
             findings += made
         except Exception as error:  # the page shows it in place, and the other analyses still run
-            findings.append(_failed(name, error))
+            notice = _failed(name, error)
+            findings.append(notice)
             failed.append(name)
-            progress(f"{name} failed: {findings[-1].text}")
+            progress(f"{name} failed: {notice.text}")
     return findings, failed
 
 
