@@ -145,7 +145,8 @@ def _judged(judgement: Judgement) -> dict[str, Any]:
 def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Claim:
     """Joint mean ablation of the set removes the behaviour."""
     words = "previous-token" if name == "S0" else "induction"
-    statement = f"Without the {words} heads ({head_names(heads)}) the behaviour is gone"
+    who = f" ({head_names(heads)})" if heads else ""
+    statement = f"Without the {words} heads{who} the behaviour is gone"
     shared: dict[str, Any] = {"heads": tuple(map(str, heads)), "unit": "accuracy", "direction": "below"}
     if reason := _unmet(study, heads, name):
         return _claim(f"necessary_{id}", statement, reason=reason, **shared)
@@ -158,7 +159,8 @@ def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Clai
 def sufficient(study: Study) -> Claim:
     """With every other head mean-ablated, at least 95 % of accuracy stays."""
     heads = study.circuit
-    statement = f"{head_names(heads)} suffice: with every other head replaced, the behaviour stays"
+    who = head_names(heads) if study.sets.s0 and study.sets.s1 else "The two sets"
+    statement = f"{who} suffice: with every other head replaced, the behaviour stays"
     shared: dict[str, Any] = {"heads": tuple(map(str, heads)), "unit": "accuracy", "direction": "above"}
     reason = _unmet(study, study.sets.s0, "S0") or _unmet(study, study.sets.s1, "S1")
     if not reason and set(heads) == set(study.subject.heads):

@@ -234,8 +234,9 @@ def _labels(axes: Axes, finding: Heatmap, panel: int, layout: _Layout, *, first:
         note = finding.panels[panel].note
         above = (0.09 + (NOTE if note else 0.0)) / tall
         axes.text(0, 1 + above, short(glyphs(title), room), color=ink, transform=axes.transAxes, fontsize=10)
-        soft = palette.stand_in("soft")
-        axes.text(0, 1 + 0.08 / tall, short(glyphs(note), room), color=soft, transform=axes.transAxes, fontsize=9)
+        if note:
+            soft = palette.stand_in("soft")
+            axes.text(0, 1 + 0.08 / tall, short(glyphs(note), room), color=soft, transform=axes.transAxes, fontsize=9)
 
 
 def _summary(finding: Heatmap, panels: Sequence[np.ndarray]) -> str:

@@ -100,7 +100,8 @@ class Subject:
 
         Args:
             heads: "L1.H0", "L0.H1, L1.H0", Heads, or a mixture. how: what replaces their z (zero, mean or
-                resample). keep_only: replace all others instead. frozen_patterns: hold every attention pattern at its clean value. n: sequences.
+                resample). keep_only: replace all others instead. frozen_patterns: hold every attention pattern at its
+                clean value. n: sequences.
 
         Returns:
             Rows metric (accuracy, loss), clean, ablated, effect (ablated minus clean), low, high, n, fired, semantics.
