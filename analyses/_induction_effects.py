@@ -203,8 +203,8 @@ def check_findings(study: Study) -> list[Finding]:
             section=PROOF,
             title="Identities that must hold, on this model",
             caption="Computed on the first test sequences before any effect was measured; a deviation above its "
-            "tolerance "
-            "stops the analysis. Deviations are relative to max(1, largest value).",
+            "tolerance stops the analysis. Deviations are relative to max(1, largest value); those of logits to the "
+            "largest attention score too, which is what float32 rounds first.",
             columns=(
                 Column(key="identity", label="identity"),
                 Column(key="deviation", label="deviation"),

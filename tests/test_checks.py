@@ -8,12 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from tasks.repeated_tokens import RepeatedTokens
+from tests import hand_models
 from tests.small_models import hooks_left, model, seeds, shapes, subject
 from workbench.ablation import Zero
-from workbench.checks import TOLERANCES, Checks, deviation, residual_writes, self_checks
+from workbench.checks import TOLERANCES, Checks, deviation, largest_score, residual_writes, self_checks
 from workbench.errors import WorkbenchError
 from workbench.hooks import capture
 from workbench.measure import run
+from workbench.rng import stream
 
 GOOD = Checks(True, True, 0.0, 0.0, 0.0, 0.0)
 
@@ -45,6 +48,15 @@ def test_zeroing_a_head_equals_zeroing_its_rows_of_w_o(shape, seed):
 def test_deviation_by_hand():
     assert deviation(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 1.0])) == 0.25
     assert deviation(torch.tensor([1.0, 7.0]), torch.tensor([2.0, 8.0])) == 0.125
+    assert deviation(torch.tensor([1.0, 7.0]), torch.tensor([2.0, 8.0]), scale=16.0) == 0.0625
+
+
+def test_the_largest_score_by_hand():
+    """In the planted model a matching key scores 20, and nothing scores more; no score can be lost to the mask."""
+    planted = hand_models.induction(sharpness=20.0)
+    batch = RepeatedTokens(n_ctx=32, d_vocab=25, period_max=14).sample(4, "test", stream(0, "scores"))
+    assert largest_score(planted.model, batch) == 20.0
+    assert largest_score(hand_models.inert().model, batch) == 1.0
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
