@@ -10,15 +10,12 @@ from analyses._induction_study import Study
 from workbench.analysis import judge
 from workbench.behaviour import Judgement, keeps, removed
 from workbench.components import Head, head_names
-from workbench.findings import Answer, Claim, Verdict
+from workbench.findings import Claim, Verdict
 from workbench.head_scores import INDUCTION_RATIO, PREVIOUS_RATIO
 from workbench.statistics import mean_interval
 
 EXCESS_SHARE = 0.05
 """Loss above the ceiling counts as none below this share of ln V'."""
-
-ALONE = 1.5
-"""An effective number of heads below this reads as one head that does nearly all."""
 
 
 def claims(study: Study) -> list[Claim]:
@@ -200,15 +197,16 @@ def sharing_claim(study: Study) -> Claim:
     reason = _unmet(study, study.sets.s1, "S1")
     at = study.sharing.get("S1")
     if not reason and (at is None or at.value is None):
-        reason = at.reason if at is not None else ""
+        reason = at.reason if at is not None else "left out: the budget's seconds were over"
     if reason or at is None:
         return _claim("sharing", "Over how many heads the induction is shared", reason=reason, **shared)
     below = study.sharing.get("S0")
-    first = f"{below.value:.1f}" if below is not None and below.value is not None else "no measurable number of"
+    back = ""
+    if below is not None and below.value is not None:
+        back = f", looking back over {below.value:.1f} of the {len(study.sets.s0)} previous-token heads"
     return _claim(
         "sharing",
-        f"The induction is shared over {at.value:.1f} of the {len(study.sets.s1)} induction heads, looking back over "
-        f"{first} of the {len(study.sets.s0)} previous-token heads",
+        f"The induction is shared over {at.value:.1f} of the {len(study.sets.s1)} induction heads{back}",
         heads=tuple(map(str, study.circuit)),
         value=at.value,
         low=at.low,
@@ -220,57 +218,3 @@ def sharing_claim(study: Study) -> Claim:
         scale=(1.0, float(max(2, len(study.sets.s1)))),
         **shared,
     )
-
-
-def answer(study: Study, made: Sequence[Claim]) -> Answer:
-    """The first screen's sentence, from the verdicts alone."""
-    by_id = {c.id.removeprefix("induction."): c for c in made}
-    accuracy, floor = study.behaviour, study.task.floor()
-    question = "Does this model induce, and with which heads?"
-    percent = f"{100 * accuracy.value:.1f} %"
-    beat = f"It is right at {percent} of the predictable positions ({floor.predictor}: {100 * floor.accuracy:.1f} %)."
-    impostors = [r.head for r in study.impostors if r.flagged]
-    stripe = f" {_bold(impostors)} only copy from a fixed distance: positional, not induction." if impostors else ""
-    if by_id["induction_heads"].verdict != "supported":
-        found = "No head was found that matches prefixes when the period varies."
-        start = "No." if by_id["induction_heads"].verdict == "contradicted" else "Not shown."
-        return Answer(id="induction.answer", title=question, text=f"{start} {found} {beat}{stripe}")
-    needed = {name: by_id[f"necessary_{name}"].verdict for name in ("previous_token", "induction")}
-    s0, s1, one = _bold(study.sets.s0), _bold(study.sets.s1), _s(study.sets.s1)
-    if all(v == "supported" for v in needed.values()):
-        copies = "copies" if one else "copy"
-        start = (
-            f"Yes. {s0} look{_s(study.sets.s0)} at the previous token, {s1} look{one} it up and {copies} what followed."
-        )
-        removal = "Removing either set takes accuracy to the floor"
-        alone = {"supported": "; the two sets alone keep it.", "contradicted": "; the two sets alone do not keep it."}
-        return Answer(
-            id="induction.answer",
-            title=question,
-            text=f"{start} {beat} {removal}{alone.get(by_id['sufficient'].verdict, '.')}{_shared(study)}{stripe}",
-        )
-    doubt = (
-        f"{s1} match{'es' if len(study.sets.s1) == 1 else ''} prefixes, but their necessity is not shown for both sets."
-    )
-    return Answer(id="induction.answer", title=question, text=f"In part. {doubt} {beat}{stripe}")
-
-
-def _shared(study: Study) -> str:
-    """Who within the sets does the work, where the sets have more than one head each to tell apart."""
-    found = [(heads, study.sharing.get(n)) for n, heads in (("S0", study.sets.s0), ("S1", study.sets.s1))]
-    if all(len(heads) < 2 for heads, _ in found) or any(at is None or at.value is None for _, at in found):
-        return ""
-    over = [at.value for _, at in found if at is not None and at.value is not None]
-    if all(v < ALONE for v in over):
-        leaders = [heads[max(range(len(heads)), key=at.shares.__getitem__)] for heads, at in found if at is not None]
-        return f" Within the sets {_bold(leaders)} do nearly all of the work."
-    return f" The work is shared: over {over[0]:.1f} heads of the first set and {over[1]:.1f} of the second."
-
-
-def _bold(heads: Sequence[Head]) -> str:
-    names = [f"**{h}**" for h in sorted(heads)]
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _s(heads: Sequence[Head]) -> str:
-    return "s" if len(heads) == 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analyses._induction_study import SEMANTICS, SHARING_SAMPLES, Study
+from analyses._induction_study import SHARING_SAMPLES, Study
 from workbench.checks import TOLERANCES
 from workbench.components import Head, head_names
 from workbench.findings import Cell, Column, Finding, Heatmap, Panel, Table
@@ -12,7 +12,7 @@ from workbench.measure import Effect
 from workbench.statistics import holm, paired_interval, sign_flip_p
 
 SECTION, PROOF = "What breaks without them", "What this page checked about itself"
-LABELS = {"zero": "zero", "mean": "mean", "resample": "resample", "frozen": "mean, frozen"}
+LABELS = {"zero": "zero", "mean": "mean", "resample": "resample", "frozen": "zero, frozen"}
 SETS = ("S0", "S1", "S0 and S1", "only S0 and S1")
 
 
@@ -50,9 +50,9 @@ def _heatmap(study: Study) -> Heatmap:
         title="Every head, removed alone",
         caption="Change in accuracy at scored positions (ablated minus clean) when one head's z is replaced: by zero, "
         "by its "
-        f"{study.reference.describe()}, by that of another sequence, by the mean with every pattern held. "
+        f"{study.reference.describe()}, by that of another sequence, by zero with every pattern held. "
         f"{len(study.batch)} test sequences, paired.",
-        panels=tuple(panel(how) for how in SEMANTICS),
+        panels=tuple(panel(how) for how in study.ways),
         row_labels=tuple(f"L{layer}" for layer in range(config.n_layers)),
         column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
         row_title="layer",
@@ -71,10 +71,10 @@ def _table(study: Study) -> Table:
         [sign_flip_p(study.singles[h, "mean"].accuracy_effect, seed=study.subject.seed) for h in study.subject.heads]
     )
     for h, corrected in zip(study.subject.heads, p, strict=True):
-        rows.append(_row(str(h), str(h), {how: study.singles[h, how] for how in SEMANTICS}, float(corrected)))
+        rows.append(_row(str(h), str(h), {how: study.singles[h, how] for how in study.ways}, float(corrected)))
     members = {"S0": study.sets.s0, "S1": study.sets.s1, "S0 and S1": study.circuit}
     for name in SETS:
-        effects = {how: study.joint[name, how] for how in SEMANTICS if (name, how) in study.joint}
+        effects = {how: study.joint[name, how] for how in study.ways if (name, how) in study.joint}
         if effects:
             heads = members.get(name, study.circuit)
             verb = "all but" if name.startswith("only") else "all of"
@@ -83,6 +83,7 @@ def _table(study: Study) -> Table:
     columns += [
         Column(key=how, label=label, digits=3, low=f"{how}_low", high=f"{how}_high", signed=True)
         for how, label in LABELS.items()
+        if how in study.ways
     ]
     columns += [
         Column(key="p_corrected", label="p (Holm)", digits=3, help="sign flips, mean ablation, all heads corrected"),
@@ -94,9 +95,10 @@ def _table(study: Study) -> Table:
         section=SECTION,
         title="Effect on accuracy, every head and the sets",
         caption=f"Ablated minus clean, paired by sequence, 95 % intervals over {clean.n} test sequences; clean "
-        "accuracy "
-        f"{clean.value:.3f}. The mean is the {study.reference.describe()}. A set's joint effect is not the sum of its "
-        "heads'.",
+        f"accuracy {clean.value:.3f}. The mean is the {study.reference.describe()}. A set's joint effect is not the "
+        "sum "
+        f"of its heads'. S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}."
+        + ("" if "resample" in study.ways else " Padded sequences are not resampled."),
         columns=tuple(columns),
         rows=tuple(rows),
         marked=tuple(i for i, h in enumerate(study.subject.heads) if h in study.circuit),
@@ -105,7 +107,7 @@ def _table(study: Study) -> Table:
 
 def _row(name: str, heads: str, effects: dict[str, Effect], p: float | None) -> dict[str, Cell]:
     row: dict[str, Cell] = {"removed": name, "heads": heads, "p_corrected": p}
-    for how in SEMANTICS:
+    for how in LABELS:
         row |= _cells(effects[how], how) if how in effects else {how: None, f"{how}_low": None, f"{how}_high": None}
     row["fired"] = f"{min(e.fired for e in effects.values())}/{max(e.expected for e in effects.values())}"
     return row
@@ -153,9 +155,9 @@ def _sharing_table(study: Study) -> Table:
         section=SECTION,
         title="How the work is shared",
         caption="Normalised Shapley values of each head in the joint effect of its set on accuracy (mean ablation of "
-        "every "
-        f"subset, first {min(len(study.batch), SHARING_SAMPLES)} test sequences), and the effective number of heads, "
-        "exp of their entropy.",
+        f"subsets, first {min(len(study.batch), SHARING_SAMPLES)} test sequences), and the effective number of heads, "
+        "exp "
+        "of their entropy. Exact to 8 heads; over random orders beyond.",
         columns=(
             Column(key="set", label="set"),
             Column(key="heads", label="heads"),

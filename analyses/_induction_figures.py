@@ -114,7 +114,7 @@ def _head_table(study: Study) -> Table:
         f"Positional check: prefix matching over chance on a fixed period of {tested.fixed_period} and on "
         f"{len(tested.periods)} varying ones that divide no multiple of it."
         if tested
-        else "The positional check needs a longer context."
+        else f"The positional check does not apply: {study.not_checked}."
     )
     return Table(
         id="induction.heads",
@@ -263,7 +263,8 @@ def _composition(study: Study) -> list[Finding]:
     config = study.subject.config
     senders = [h for h in study.subject.heads if h.layer < config.n_layers - 1]
     receivers = [h for h in study.subject.heads if h.layer > 0]
-    if len(senders) > 16:
+    whole = len(senders) <= SHOWN_HEADS
+    if not whole:
         senders = [h for h in senders if h in study.sets.s0]
         receivers = [h for h in receivers if h in study.sets.s1]
     if not senders or not receivers:
@@ -280,10 +281,11 @@ def _composition(study: Study) -> list[Finding]:
     heatmap = Heatmap(
         id="induction.composition",
         section=CIRCUITS,
-        title="Composition of every pair of heads, from weights",
+        title=f"Composition of {'every pair of heads' if whole else 'S0 with S1'}, from weights",
         caption="‖W_out W_in‖ / (‖W_out‖ ‖W_in‖) of the earlier head's OV with the later head's K, Q or V side. "
         f"Outlined: above 97.5 % of Gaussian matrices of the same shapes (at most {highest:.3f}); that holds for "
-        f"{above} of {len(rows)} pairs, whatever their size. Which path matters is decided by cutting it (above).",
+        f"{above} of the model's {len(rows)} pairs and sides, whatever their size. Which path matters is decided by "
+        "cutting it (above).",
         panels=tuple(
             Panel(title=f"{kind} composition", values=_rows(matrix(kind, lambda r: r.value))) for kind in kinds
         ),

@@ -15,6 +15,7 @@ from workbench.analysis import Budget, Progress
 from workbench.behaviour import Judgement, there
 from workbench.checks import Checks, self_checks
 from workbench.components import Head
+from workbench.errors import WorkbenchError
 from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, score_heads, select_sets
 from workbench.measure import Effect, measure, run
 from workbench.metrics import token_loss
@@ -36,7 +37,8 @@ class Study:
 
     Attributes:
         periods: the block lengths of the probes. selection, test: head scores on the two probes.
-        sets: S0 and S1, chosen on ``selection``. impostors: one row a head.
+        sets: S0 and S1, chosen on ``selection``. impostors: one row a head, or
+            none and the reason in ``not_checked``.
         batch: the test sequences. behaviour: whether clean accuracy is there. excess: loss above the Bayes
             predictor's by sequence, or None where that is not known.
         reference: of the means. singles: (head, semantics) to effect. joint: (set name, semantics) to effect.
@@ -50,6 +52,7 @@ class Study:
     test: HeadScores
     sets: HeadSets
     impostors: tuple[ImpostorRow, ...]
+    not_checked: str
     batch: Batch
     behaviour: Judgement
     clean_accuracy: np.ndarray
@@ -59,6 +62,11 @@ class Study:
     joint: dict[tuple[str, str], Effect]
     sharing: dict[str, EffectiveNumber]
     checks: Checks
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The semantics under which heads were removed: all, but no resampling where sequences are padded."""
+        return tuple(how for how in SEMANTICS if (self.subject.heads[0], how) in self.singles)
 
     @property
     def circuit(self) -> tuple[Head, ...]:
@@ -83,9 +91,7 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     ]
     selection, test = (score_heads(subject.model, vocabulary, probe) for probe in probes)
     sets = select_sets(selection)
-    impostors = impostor_check(
-        subject.model, vocabulary, stream(seed, "induction", "impostor"), fixed_period=fixed_period(task)
-    )
+    impostors, not_checked = _impostors(subject, task)
 
     progress("ablations")
     batch = subject.sample(budget.samples, "test", "induction")
@@ -102,7 +108,7 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     shared = {
         name: sharing(shapley(removal_cost(subject, few, reference), heads, seed=seed), seed=seed)
         for name, heads in (("S0", sets.s0), ("S1", sets.s1))
-        if heads
+        if heads and not budget.spent
     }
     return Study(
         subject=subject,
@@ -111,7 +117,8 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
         selection=selection,
         test=test,
         sets=sets,
-        impostors=tuple(impostors),
+        impostors=impostors,
+        not_checked=not_checked,
         batch=batch,
         behaviour=behaviour,
         clean_accuracy=clean,
@@ -124,20 +131,19 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     )
 
 
-def _ways(heads: tuple[Head, ...], reference: ReferenceSet, pairing: Pairing) -> dict[str, Intervention]:
-    return {
-        "zero": Zero(heads),
-        "mean": Mean(heads, reference),
-        "resample": Resample(heads, pairing),
-        "frozen": Mean(heads, reference, frozen_patterns=True),
-    }
+def _ways(heads: tuple[Head, ...], reference: ReferenceSet, pairing: Pairing | None) -> dict[str, Intervention]:
+    ways: dict[str, Intervention] = {"zero": Zero(heads), "mean": Mean(heads, reference)}
+    if pairing is not None:
+        ways["resample"] = Resample(heads, pairing)
+    return {**ways, "frozen": Zero(heads, frozen_patterns=True)}
 
 
 def _effects(
     subject: Subject, batch: Batch, sets: HeadSets, reference: ReferenceSet
 ) -> dict[tuple[Head | str, str], Effect]:
     """Every head and every set, under each semantics; the circuit alone; the paths between the sets cut."""
-    pairing = Pairing(len(batch), subject.seed)
+    # A padded sequence has nothing to give at the last positions of a longer one.
+    pairing = Pairing(len(batch), subject.seed) if bool(batch.mask.all()) else None
     asked: dict[tuple[Head | str, str], Intervention] = {}
     for head in subject.heads:
         asked |= {(head, how): i for how, i in _ways((head,), reference, pairing).items()}
@@ -146,14 +152,23 @@ def _effects(
         if heads:
             asked |= {(name, how): i for how, i in _ways(heads, reference, pairing).items()}
     if circuit and set(circuit) != set(subject.heads):
-        asked |= {
-            ("only S0 and S1", how): KeepOnly(circuit, by)
-            for how, by in (("zero", Zero(())), ("mean", Mean((), reference)), ("resample", Resample((), pairing)))
-        }
+        by: dict[str, Zero | Mean | Resample] = {"zero": Zero(()), "mean": Mean((), reference)}
+        if pairing is not None:
+            by["resample"] = Resample((), pairing)
+        asked |= {("only S0 and S1", how): KeepOnly(circuit, way) for how, way in by.items()}
     if sets.s0 and sets.s1 and subject.config.norm != "post":
         kinds: tuple[PathKind, ...] = ("K", "Q", "V") if subject.config.attention == "learned" else ("V",)
         asked |= {(f"{kind} cut", "mean"): CutPath(kind, sets.s0, sets.s1, reference) for kind in kinds}
     return dict(zip(asked, measure(subject, batch, list(asked.values())), strict=True))
+
+
+def _impostors(subject: Subject, task: Task) -> tuple[tuple[ImpostorRow, ...], str]:
+    """One row a head; or none, with the reason why the check does not apply."""
+    drawn = stream(subject.seed, "induction", "impostor")
+    try:
+        return tuple(impostor_check(subject.model, subject.vocabulary, drawn, fixed_period=fixed_period(task))), ""
+    except WorkbenchError as error:
+        return (), str(error)
 
 
 def _excess(subject: Subject, task: Task, batch: Batch) -> np.ndarray | None:

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from analyses._definitions import definitions
-from analyses._induction_claims import answer, claims
+from analyses._induction_answer import answer
+from analyses._induction_claims import claims
 from analyses._induction_effects import check_findings, effect_findings
 from analyses._induction_figures import attention_findings, circuit_findings, score_findings
 from analyses._induction_study import conduct
 from analyses._induction_training import findings as training_findings
 from workbench.analysis import Analysis, Budget, Progress
 from workbench.errors import WorkbenchError
-from workbench.findings import Finding
+from workbench.findings import Finding, Notice
 from workbench.subject import Subject
 
 WORDS = (
@@ -60,9 +61,14 @@ class Induction(Analysis):
         found: list[Finding] = [answer(study, made), *made]
         progress("figures")
         found += [*score_findings(study), *attention_findings(study), *effect_findings(study), *circuit_findings(study)]
-        if subject.run is not None:
+        if subject.run is not None and not budget.spent:
             progress("checkpoints")
             found += training_findings(study, subject.run)
+        elif subject.run is not None:
+            text = "The budget's seconds were over before the checkpoints were scored; more would show the training."
+            found.append(
+                Notice(id="induction.left_out_for_time", title="Left out for time", text=text, level="warning")
+            )
         return [*found, *check_findings(study), *definitions(WORDS)]
 
 

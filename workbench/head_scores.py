@@ -50,6 +50,9 @@ INDUCTION_RATIO = 3.0
 """Prefix matching from this many times chance on varying periods: an induction head."""
 PREVIOUS_RATIO = 2.0
 """A previous-token score from this many times chance, below an induction head: a previous-token head."""
+FEW_PERIODS = 5
+"""With fewer varying periods than this from 6 to 20, the check for impostors draws on all that fit."""
+
 IMPOSTOR_RATIO = 1.5
 """Prefix matching below this many times chance on varying periods, though high on a fixed one: position alone."""
 
@@ -250,6 +253,10 @@ def impostor_check(
     candidates = varying_periods(n_ctx, n_ordinary)
     fixed = min(13, candidates[-1]) if fixed_period is None else fixed_period
     periods = impostor_periods(fixed, n_ctx, candidates)
+    if len(periods) < FEW_PERIODS:
+        # In a long context most short periods divide some multiple of the fixed one: longer ones tell them apart.
+        candidates = varying_periods(n_ctx, n_ordinary, high=n_ctx)
+        periods = impostor_periods(fixed, n_ctx, candidates)
     if not periods:
         raise WorkbenchError(
             f"no period tells a head made for period {fixed} from an induction head",

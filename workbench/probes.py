@@ -105,6 +105,10 @@ def impostor_periods(fixed: int, n_ctx: int, candidates: Iterable[int]) -> tuple
 
 
 def probe_periods(subject: Subject) -> tuple[int, ...]:
-    """The varying periods of a subject's task; where it has none (or a single one), 6 to 20 as far as they fit."""
+    """Periods 6 to 20 and the whole range of the subject's task, as far as they fit.
+
+    Never the task's range alone: a head that looks back a fixed distance passes on a narrow one.
+    """
     own = () if subject.task is None else subject.task.periods
-    return own if len(own) > 1 else varying_periods(subject.config.n_ctx, len(subject.vocabulary.ordinary))
+    low, high = min((6, *own)), max((20, *own))
+    return varying_periods(subject.config.n_ctx, len(subject.vocabulary.ordinary), low, high)

@@ -142,8 +142,12 @@ def sharing(values: Shapley, *, bounds: Bounds = (-1.0, 1.0), seed: int = 0) -> 
         unseen, k = 1 - TAIL ** (1 / n), len(shares)
         mixed = (1 - unseen) * shares + unseen * np.concatenate([np.eye(k), np.full((1, k), 1 / k)])
         low, high = _effective(mixed).min(), _effective(mixed).max()
+    # At its ends (one head, or all alike) the number cannot scatter to both sides, and resamples all miss it.
+    low, high = min(float(low), number), max(float(high), number)
     reason = "" if len(shares) > 1 else "one head: the number is 1 by definition"
-    return EffectiveNumber(number, float(low), float(high), n, tuple(shares.tolist()), negatives, reason)
+    if not values.exact:
+        reason = f"over {ORDERS} random orders of the heads; the interval holds their sequences, not the orders"
+    return EffectiveNumber(number, low, high, n, tuple(shares.tolist()), negatives, reason)
 
 
 def _effective(values: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ def mean_intervals(
     mean = flat.mean(axis=0)
     least, most = bounds if bounds is not None else (-math.inf, math.inf)
     # Values that agree to rounding are equal: float32 noise is no spread between sequences.
-    rounding = 1e-6 * np.maximum(np.abs(mean), most - least if bounds is not None else 0.0)
+    rounding = 1e-6 * np.maximum(np.abs(mean), most - least if bounds is not None else 1.0)
     common = np.median(flat, axis=0)
     different = (np.abs(flat - common) > rounding).sum(axis=0)
     few = min(FEW, (len(sample) - 1) // 2) if bounds is not None else 0
