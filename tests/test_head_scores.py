@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests import hand_models
-from workbench import pattern_scores
+from workbench import head_scores, pattern_scores
 from workbench.components import Head
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError
@@ -448,3 +448,7 @@ def test_scoring_the_default_shape_is_fast():
     start = time.process_time()
     score_heads(model, vocabulary, probe)
     assert time.process_time() - start < 2.0
+
+
+def test_the_ratios_are_those_of_the_definitions():
+    assert (head_scores.INDUCTION_RATIO, head_scores.PREVIOUS_RATIO, head_scores.IMPOSTOR_RATIO) == (3, 2, 1.5)

@@ -150,3 +150,22 @@ def test_samples_that_cannot_be_used_are_errors():
         mean_intervals(np.array([[1.0, np.nan], [2.0, 3.0]]))
     with pytest.raises(WorkbenchError, match="not finite"):
         sign_flip_p([np.inf])
+
+
+@pytest.mark.parametrize("off", range(6))
+def test_a_few_values_off_the_common_one_give_the_exact_bound_and_more_are_resampled(off):
+    """With k of n values off, at most the upper Clopper-Pearson share can be, each as far as the bounds allow."""
+    sample = np.zeros(400)
+    sample[:off] = 0.1
+    at = mean_interval(sample, bounds=(0, 1))
+    exact = stats.beta.ppf(0.975, off + 1, 400 - off)
+    if off <= 4:
+        assert at.high == pytest.approx(exact, rel=1e-6)
+        assert at.low == 0.0
+    else:
+        assert at.high < 0.1 * exact
+
+
+def test_rounding_noise_is_no_spread_between_sequences():
+    at = mean_interval(0.0233881 + 1e-8 * np.arange(50) / 50)
+    assert (at.low, at.high) == (-np.inf, np.inf)

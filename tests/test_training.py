@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -101,6 +102,9 @@ def test_update_equals_the_formulas_written_out(positions):
     loss, accuracy, norm = gradients(
         model, lambda tokens, mask: model(tokens, mask, path="fast"), batch, batch.mask, config
     )
+    # AdamW's first step hardly depends on the gradient's size: what was clipped is looked at itself.
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, grads[name] * (config.grad_clip / size), rtol=1e-3, atol=1e-7)
     apply(optimiser, 0.1)
     assert float(loss) == pytest.approx(plain.item(), rel=1e-5)  # the penalty is not in it
     assert float(norm) == pytest.approx(size, rel=1e-4)
@@ -114,6 +118,19 @@ def test_update_equals_the_formulas_written_out(positions):
         settled = g.abs() > 1e-5  # where g is rounding error its sign is too
         torch.testing.assert_close(p.detach()[settled], want[settled], rtol=1e-4, atol=1e-4)
     assert {name for name in before if "W_" in name} > {"embed.W_E", "unembed.W_U", "blocks.0.attn.W_Q"}
+
+
+def test_accuracy_is_that_of_the_scored_positions_alone():
+    """Targets are made so that every even position is right and every odd one wrong."""
+    model = Transformer(MODEL, 1)
+    batch = Successor().sample(5, "train", stream(0, "train", 0))
+    said = model(batch.tokens, path="fast").argmax(-1)
+    even = torch.arange(batch.tokens.shape[1]) % 2 == 0
+    targets = torch.where(even, said, (said + 1) % MODEL.d_vocab)
+    for places, want in ((even, 1.0), (~even, 0.0)):
+        given = dataclasses.replace(batch, targets=targets, scored=places.expand(batch.tokens.shape))
+        forward = functools.partial(model, path="fast")
+        assert float(gradients(model, forward, given, None, TrainConfig())[1]) == want
 
 
 def test_penalty_lets_a_head_that_is_not_needed_fall_idle(tmp_path):
