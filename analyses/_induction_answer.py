@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from analyses._induction_study import Study
 from workbench.components import Head
@@ -30,7 +30,7 @@ def answer(study: Study, made: Sequence[Claim]) -> Answer:
     return Answer(id="induction.answer", title=QUESTION, text=" ".join(part for part in parts if part))
 
 
-def _found(study: Study, verdicts: dict[str, str]) -> str:
+def _found(study: Study, verdicts: Mapping[str, str]) -> str:
     s0, s1 = study.sets.s0, study.sets.s1
     if not s1:
         start = "No." if verdicts["induction_heads"] == "contradicted" else "Not shown."
@@ -56,7 +56,7 @@ def _accuracy(study: Study) -> str:
     )
 
 
-def _removal(study: Study, verdicts: dict[str, str]) -> str:
+def _removal(study: Study, verdicts: Mapping[str, str]) -> str:
     if not all(verdicts[f"necessary_{name}"] == "supported" for name in ("previous_token", "induction")):
         return ""
     alone = {"supported": "; the two sets alone keep it", "contradicted": "; the two sets alone do not keep it"}

@@ -50,7 +50,7 @@ WORDS = (
 class Induction(Analysis):
     """Claims about previous-token and induction heads, with the figures that show them."""
 
-    needs: ClassVar[tuple[str, ...]] = ("task",)
+    needs: ClassVar[tuple[str, ...]] = ("task", "induction_keys")
 
     def run(self, subject: Subject, budget: Budget, progress: Progress) -> Sequence[Finding]:
         """All findings; the training curves only where the subject comes from a run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+# The tests keep their own certificates: what a user's cache holds must not decide them.
+os.environ["WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="workbench-cache-")
 
 # Before anything of the product is imported: the hook rewrites modules as they load.
 jaxtyping.install_import_hook(["workbench", "tasks", "analyses"], "beartype.beartype")

@@ -101,7 +101,7 @@ def test_every_file_in_the_folder_is_a_command() -> None:
     files = {p.stem for p in Path(command_folder.__path__[0]).glob("*.py") if not p.stem.startswith("_")}
     found = main_module.commands()
     assert {c.__name__.rpartition(".")[2] for c in found} == files
-    assert {c.NAME for c in found} >= {"list", "train", "report", "verify", "demo"}
+    assert {c.NAME for c in found} >= {"list", "train", "report", "verify", "demo", "experiment", "depth"}
     assert all(c.HELP and c.KEPT for c in found)
 
 
@@ -110,14 +110,16 @@ def test_help_and_usage(capsys: Capture) -> None:
     assert "report" in capsys.readouterr().out
     for argv in ([], ["trian"], ["train", "repeated_tokens"], ["report", "x", "--samples", "many"]):
         assert main(argv) == 2
-    assert "choose from 'demo', 'list', 'report', 'train', 'verify'" in capsys.readouterr().err
+    names = ", ".join(repr(command.NAME) for command in main_module.commands())
+    assert f"choose from {names}" in capsys.readouterr().err
 
 
 def test_list_for_a_reader(capsys: Capture) -> None:
     assert main(["list", "--plugins", EXAMPLES]) == 0
     printed = capsys.readouterr().out
-    for name in ("repeated_tokens", "counting", "distance", *PRESETS):
+    for name in ("repeated_tokens", "counting", "distance", "winograd_ladder", *PRESETS):
         assert f"\n  {name} " in printed
+    assert printed.index("\nanalyses\n") < printed.index("\nexperiments\n") < printed.index("winograd_ladder")
 
 
 def test_list_as_json_fits_its_schema(capsys: Capture, own: Callable[..., str]) -> None:
@@ -125,6 +127,8 @@ def test_list_as_json_fits_its_schema(capsys: Capture, own: Callable[..., str]) 
     plain = json.loads(capsys.readouterr().out)
     jsonschema.validate(plain, schema("list"))
     assert "broken" not in plain
+    assert "winograd_ladder" in [row["name"] for row in plain["experiments"]]
+    assert "winograd_ladder" not in [row["name"] for row in plain["analyses"]]
     folder = own("cracked", "return []\n  oops")
     assert main(["list", "--json", "--check", "--plugins", folder]) == 3
     checked = json.loads(capsys.readouterr().out)
@@ -138,7 +142,7 @@ def test_list_as_json_fits_its_schema(capsys: Capture, own: Callable[..., str]) 
 
 def test_list_check_with_nothing_broken(capsys: Capture) -> None:
     assert main(["list", "--check"]) == 0
-    assert "every task and analysis loads" in capsys.readouterr().out
+    assert "every task, analysis and experiment loads" in capsys.readouterr().out
     assert list_.collect([], checked=True)["broken"] == []
 
 
@@ -269,7 +273,7 @@ def test_interrupted_says_what_is_kept(
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(training, "train", stop)
-    assert main(["train", "repeated_tokens", "--out", str(tmp_path / "run")]) == 130
+    assert main(["train", "counting", "--plugins", EXAMPLES, "--out", str(tmp_path / "run")]) == 130
     printed = capsys.readouterr().err
     assert f"interrupted: {tmp_path / 'run'} keeps what it holds; the same command goes on from there." in printed
     assert "Traceback" not in printed

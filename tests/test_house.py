@@ -116,10 +116,10 @@ def test_the_packages_of_the_project_are_the_folders() -> None:
 def test_the_readme_has_every_option_of_every_command(command: object, capsys: pytest.CaptureFixture[str]) -> None:
     name = command.NAME  # type: ignore[attr-defined]
     assert main([name, "--help"]) == 0
-    options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help"}
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     section = README.partition("## The command")[2].partition("\n## ")[0]
     [usage] = re.findall(rf"^workbench {name}\b(?:.|\n )*", section, re.MULTILINE)
-    assert set(re.findall(r"--[a-z]+", usage)) == options
+    assert set(re.findall(r"--[a-z-]+", usage)) == options
 
 
 RECIPES = re.findall(r"<!-- (examples/\S+) -->\n```python\n(.*?)```", README, re.DOTALL)

@@ -44,7 +44,10 @@ def stripes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One layer on a fixed period, with its report."""
     run = tmp_path_factory.mktemp("stripes") / "run"
     options = sets("task.period=fixed", "model.n_layers=1", "train.steps=120")
-    assert main(["train", "repeated_tokens", "--preset", "shared", "--out", str(run), "--seed", "100", *options]) == 0
+    argv = ["train", "repeated_tokens", "--preset", "shared", "--out", str(run), "--seed", "100", *options]
+    assert main(argv) == 3
+    assert not run.exists()
+    assert main([*argv, "--allow-leaky"]) == 0
     assert main(["report", str(run), "--samples", "128"]) == 0
     return run
 
@@ -61,6 +64,9 @@ def test_the_textbook_circuit_is_found_and_needed(taught: Path) -> None:
     changes = {row["score"]: row for row in record["tables"]["induction.phase_changes"]}
     assert 0 < changes["accuracy"]["low"] < changes["accuracy"]["high"] <= 200
     assert record["run"] == workbench.open(taught).run.hash
+    probes = {row["probe"]: row for row in record["tables"]["audit.probes"]}
+    assert probes["offset copy"]["verdict"] == "clean"
+    assert probes["offset copy"]["leak_share"] == pytest.approx(0.09, abs=0.03)
 
 
 def test_a_layer_that_copies_from_a_distance_is_not_taken_for_induction(stripes: Path) -> None:
@@ -74,6 +80,8 @@ def test_a_layer_that_copies_from_a_distance_is_not_taken_for_induction(stripes:
     assert stripe
     assert [row["head"] for row in heads if row["positional"]] == stripe
     page = (stripes / "report.html").read_text(encoding="utf-8")
+    assert "trained on a task that a shortcut solves" in page
+    assert "offset copy (13 tokens before the answer)" in page
     assert "copy from a fixed distance" in page
     assert "contradicted" in page
 

@@ -9,7 +9,7 @@ import pytest
 
 from workbench import registry
 from workbench.errors import WorkbenchError
-from workbench.registry import check, check_installation, find, load_analysis, load_task
+from workbench.registry import check, check_installation, find, load_analysis, load_experiment, load_task
 
 TASK = '''"""A coin: heads or tails."""
 
@@ -60,9 +60,11 @@ def write(plugins: Path, name: str, text: str, kind: str = "tasks") -> Path:
 def test_everything_in_the_product_loads_and_has_a_title() -> None:
     assert check() == []
     assert "repeated_tokens" in find("tasks")
-    for kind in ("tasks", "analyses"):
-        assert [e.path.stem for e in find(kind).values()] == sorted(
-            p.stem for p in (registry.ROOT / kind).glob("*.py") if not p.stem.startswith("_")
+    assert "induction" in find("analyses")
+    assert "winograd_ladder" in find("experiments")
+    for folder, kinds in (("tasks", ["tasks"]), ("analyses", ["analyses", "experiments"])):
+        assert sorted(e.path.stem for kind in kinds for e in find(kind).values()) == sorted(
+            p.stem for p in (registry.ROOT / folder).glob("*.py") if not p.stem.startswith("_")
         )
 
 
@@ -124,6 +126,44 @@ def test_an_analysis_of_the_wrong_kind(plugins: Path) -> None:
     write(plugins, "odd", '"""Odd."""\nfrom workbench.analysis import Analysis\nANALYSIS = Analysis\n', "analyses")
     with pytest.raises(WorkbenchError, match=r"odd\.py defines no analysis: .*workbench\.analysis\.Analysis"):
         load_analysis("odd", [plugins])
+
+
+EXPERIMENT = '''"""A trial."""
+from workbench.analysis import Experiment
+
+
+class Trial(Experiment):
+    def run(self, budget, lab, progress):
+        return []
+
+
+EXPERIMENT: Experiment = Trial()
+'''
+
+
+def test_an_experiment_is_known_by_its_constant(plugins: Path) -> None:
+    write(plugins, "trial", EXPERIMENT, "analyses")
+    assert find("experiments", [plugins])["trial"].title == "A trial."
+    assert "trial" not in find("analyses", [plugins])
+    assert load_experiment("trial", [plugins]).run(None, None, None) == []
+    assert check([plugins]) == []
+    with pytest.raises(WorkbenchError, match=r"'trial' is an experiment.*Run it with: workbench experiment trial"):
+        load_analysis("trial", [plugins])
+    with pytest.raises(WorkbenchError, match=r"unknown experiment 'trail'\. Did you mean trial"):
+        load_experiment("trail", [plugins])
+
+
+def test_one_file_holds_one_thing(plugins: Path) -> None:
+    path = write(plugins, "both", EXPERIMENT + "ANALYSIS = EXPERIMENT\n", "analyses")
+    [(entry, why)] = check([plugins])
+    assert (entry.name, entry.kind) == ("both", "experiments")
+    assert f"{path} holds two things: expected one constant, got ANALYSIS and EXPERIMENT" in why
+
+
+def test_an_experiment_of_the_wrong_kind(plugins: Path) -> None:
+    write(plugins, "odd", '"""Odd."""\nEXPERIMENT = 3\n', "analyses")
+    with pytest.raises(WorkbenchError, match=r"odd\.py defines no experiment: .*workbench\.analysis\.Experiment"):
+        load_experiment("odd", [plugins])
 
 
 def test_unknown_names_have_near_ones(plugins: Path) -> None:

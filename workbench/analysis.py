@@ -1,20 +1,25 @@
-"""What an analysis is (subject -> findings) and what a budget is.
+"""What an analysis (subject -> findings) and an experiment (budget -> findings) are, and what a budget is.
 
-An analysis's file in ``analyses/`` is its registration: one constant ``ANALYSIS``; the file's name is its id and the
-first line of its docstring its title.
+The file of either in ``analyses/`` is its registration: one constant ``ANALYSIS`` or ``EXPERIMENT``; the file's name is
+its id and the first line of its docstring its title. An analysis looks at one model that is there. An experiment trains
+the models that it compares, in a lab that it is given, or none.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from workbench.config import ModelConfig, TrainConfig
 from workbench.errors import WorkbenchError
 from workbench.findings import Finding, Verdict
-from workbench.task import capabilities
+from workbench.rng import stream
+from workbench.task import Task, capabilities
 
 if TYPE_CHECKING:
     from workbench.findings import Direction
@@ -23,28 +28,32 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 """Called with the name of each stage as it begins."""
 
-NEEDS = ("task", "run", "ceiling", "bayes_loss", "counterfactual")
+NEEDS = ("task", "run", "ceiling", "bayes_loss", "counterfactual", "induction_keys")
+"""``induction_keys``: the task's batches name the keys that a perfect induction head attends to."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an analysis may spend.
+    """What an analysis or an experiment may spend.
 
     Attributes:
         samples: sequences of the test split. selection_samples: sequences on which heads are chosen.
         seconds: None, or the time after which optional parts are left out (and said to be).
+        seeds: models of each kind that an experiment trains.
     """
 
     samples: int = 512
     selection_samples: int = 256
     seconds: float | None = None
+    seeds: int = 5
     started: float = field(default_factory=time.monotonic, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("samples", "selection_samples"):
-            if getattr(self, name) < 8:
+        # An interval over seeds needs two of them.
+        for name, least in (("samples", 8), ("selection_samples", 8), ("seeds", 2)):
+            if getattr(self, name) < least:
                 raise WorkbenchError(
-                    f"the budget's {name} is too small", expected="at least 8", got=getattr(self, name)
+                    f"the budget's {name} is too small", expected=f"at least {least}", got=getattr(self, name)
                 )
 
     @property
@@ -63,11 +72,53 @@ class Analysis(ABC):
         """The findings, in the order in which a reader should meet them."""
 
 
+@dataclass(frozen=True)
+class Plan:
+    """One model to be trained.
+
+    Attributes:
+        name: of the kind of model, lower-case words joined by "-" (it becomes part of a folder's name). With ``seed``
+            it is unique among the plans of a lab.
+        task, model, train, seed: as :func:`workbench.training.train` takes them.
+    """
+
+    name: str
+    task: Task
+    model: ModelConfig
+    train: TrainConfig
+    seed: int
+
+
+@runtime_checkable
+class Lab(Protocol):
+    """Where an experiment gets its tasks and trained models."""
+
+    @property
+    def folder(self) -> Path:
+        """Keeps the runs."""
+
+    def task(self, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> Task:
+        """The task of this name, with some options replaced; errors as in :func:`workbench.registry.load_task`."""
+
+    def train(self, plans: Sequence[Plan], progress: Progress) -> list[Subject]:
+        """A trained model for each plan, in their order; what was trained before is reused, what was begun resumed."""
+
+
+class Experiment(ABC):
+    """Trains its own models, in a lab, and says what it found over seeds. Draws nothing."""
+
+    @abstractmethod
+    def run(self, budget: Budget, lab: Lab, progress: Progress) -> Sequence[Finding]:
+        """The findings, in the order in which a reader should meet them."""
+
+
 def missing_needs(analysis: Analysis, subject: Subject) -> list[str]:
     """What the analysis needs and the subject lacks, for the sentence on the page; empty if it can run."""
     have = set()
     if subject.task is not None:
         have |= {"task"} | capabilities(subject.task)
+        if "induction" in subject.task.sample(1, "validation", stream(0, "needs")).key_masks:
+            have.add("induction_keys")
     if subject.run is not None:
         have |= {"run"}
     return [need for need in analysis.needs if need not in have]

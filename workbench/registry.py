@@ -1,7 +1,8 @@
-"""Finds tasks and analyses by file: a file is its own registration.
+"""Finds tasks, analyses and experiments by file: a file is its own registration.
 
-Every ``NAME.py`` in ``tasks/`` (or ``analyses/``) is one task (analysis): ``NAME`` is its id, the first line of its
-docstring its title, and the constant ``TASK`` (``ANALYSIS``) the object. Files with a leading underscore are helpers.
+Every ``NAME.py`` in ``tasks/`` is one task: ``NAME`` is its id, the first line of its docstring its title, and the
+constant ``TASK`` the object. A file in ``analyses/`` is likewise an analysis (``ANALYSIS``) or, where it assigns
+``EXPERIMENT`` at its top level, an experiment. Files with a leading underscore are helpers.
 A user's own folders of the same form are *plugins*. Finding reads the files without importing them, so it is quick and
 a broken file breaks nothing else; loading imports the one that is asked for.
 """
@@ -23,10 +24,10 @@ from workbench.config import override
 from workbench.errors import WorkbenchError, unknown_name
 
 if TYPE_CHECKING:
-    from workbench.analysis import Analysis
+    from workbench.analysis import Analysis, Experiment
     from workbench.task import Task
 
-Kind = Literal["tasks", "analyses"]
+Kind = Literal["tasks", "analyses", "experiments"]
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout: the folder that holds ``workbench/``, ``tasks/``, ``analyses/`` and ``reports/``."""
@@ -34,18 +35,22 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class _Form:
-    """What the files of a kind hold: the word for one, the constant, and the class of the object (module, name)."""
+    """What the files of a kind hold: the word for one, their folder, the constant, and its class (module, name)."""
 
     word: str
+    folder: str
     constant: str
     module: str
     base: str
 
 
 _FORMS: Mapping[Kind, _Form] = {
-    "tasks": _Form("task", "TASK", "workbench.task", "Task"),
-    "analyses": _Form("analysis", "ANALYSIS", "workbench.analysis", "Analysis"),
+    "tasks": _Form("task", "tasks", "TASK", "workbench.task", "Task"),
+    "analyses": _Form("analysis", "analyses", "ANALYSIS", "workbench.analysis", "Analysis"),
+    "experiments": _Form("experiment", "analyses", "EXPERIMENT", "workbench.analysis", "Experiment"),
 }
+KINDS: tuple[Kind, ...] = tuple(_FORMS)
+_FOLDERS = tuple(dict.fromkeys(form.folder for form in _FORMS.values()))
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Entry:
     """A file found.
 
     Attributes:
-        name: the file's name without ``.py``. path: the file. kind: "tasks" or "analyses".
+        name: the file's name without ``.py``. path: the file. kind: "tasks", "analyses" or "experiments".
         title: the docstring's first line, "" where there is none. module: the name that it is imported under.
         problem: why the file cannot be read as Python, or "".
     """
@@ -70,23 +75,24 @@ def find(kind: Kind, plugins: Sequence[str | Path] = ()) -> dict[str, Entry]:
     """Everything of a kind, by name, in alphabetical order. Imports nothing.
 
     Args:
-        kind: "tasks" or "analyses". plugins: folders that hold ``tasks/`` and/or ``analyses/`` of a user's own.
+        kind: one of ``KINDS``. plugins: folders that hold ``tasks/`` and/or ``analyses/`` of a user's own.
 
     Raises:
         WorkbenchError: a plugin folder that is missing or holds neither, or two files of one name (both are named).
     """
     found: dict[str, Entry] = {}
+    inside = _FORMS[kind].folder
     sources = [(ROOT, "")] + [(folder, _package_name(folder) + ".") for folder in _plugin_folders(plugins)]
     for folder, prefix in sources:
-        for path in sorted((folder / kind).glob("[!_]*.py")):
+        for path in sorted((folder / inside).glob("[!_]*.py")):
+            entry = _read(path, inside, f"{prefix}{inside}.{path.stem}")
             if path.stem in found:
                 raise WorkbenchError(
-                    f"two files define the {_FORMS[kind].word} {path.stem!r}: {found[path.stem].path} and {path}",
+                    f"two files define the {_FORMS[entry.kind].word} {path.stem!r}: {found[path.stem].path} and {path}",
                     next_step="Rename one of them.",
                 )
-            title, problem = _read_title(path)
-            found[path.stem] = Entry(path.stem, path, title, kind, f"{prefix}{kind}.{path.stem}", problem)
-    return dict(sorted(found.items()))
+            found[path.stem] = entry
+    return {name: entry for name, entry in sorted(found.items()) if entry.kind == kind}
 
 
 def load_task(name: str, options: Mapping[str, Any] | None = None, plugins: Sequence[str | Path] = ()) -> Task:
@@ -104,11 +110,17 @@ def load_analysis(name: str, plugins: Sequence[str | Path] = ()) -> Analysis:
     return load(_entry("analyses", name, plugins), plugins)
 
 
+def load_experiment(name: str, plugins: Sequence[str | Path] = ()) -> Experiment:
+    """The experiment of this name; unknown names and broken files raise as for :func:`load_task`."""
+    return load(_entry("experiments", name, plugins), plugins)
+
+
 def load(entry: Entry, plugins: Sequence[str | Path] = ()) -> Any:
     """Import an entry's file and give the object that it defines.
 
     Raises:
-        WorkbenchError: the file fails to import, or its constant is missing or of another class; names the file.
+        WorkbenchError: the file fails to import, its constant is missing or of another class, or it holds an analysis
+            beside an experiment; names the file.
     """
     form = _FORMS[entry.kind]
     for folder in _plugin_folders(plugins):
@@ -127,13 +139,19 @@ def load(entry: Entry, plugins: Sequence[str | Path] = ()) -> Any:
             expected=f"a constant {form.constant} holding an instance of {form.module}.{form.base}",
             got="no such constant" if made is None else f"{form.constant} of type {_type_name(made)}",
         )
+    constants = [f.constant for f in _FORMS.values() if f.folder == form.folder and hasattr(module, f.constant)]
+    if len(constants) > 1:
+        raise WorkbenchError(
+            f"{entry.path} holds two things", expected="one constant", got=" and ".join(constants),
+            next_step="Give each a file of its own.",
+        )  # fmt: skip
     return made
 
 
 def check(plugins: Sequence[str | Path] = ()) -> list[tuple[Entry, str]]:
-    """Import every task and analysis; the broken ones, each with its reason."""
+    """Import every task, analysis and experiment; the broken ones, each with its reason."""
     broken = []
-    for kind in _FORMS:
+    for kind in KINDS:
         for entry in find(kind, plugins).values():
             try:
                 load(entry, plugins)
@@ -150,7 +168,7 @@ def check_installation() -> None:
 
     The names are generic, so another installed package may shadow them. Looks for the folders without importing them.
     """
-    for name in (*_FORMS, "reports"):
+    for name in (*_FOLDERS, "reports"):
         spec = importlib.util.find_spec(name)
         places = [Path(p).resolve() for p in (spec.submodule_search_locations or [])] if spec is not None else []
         if places != [ROOT / name]:
@@ -164,28 +182,41 @@ def check_installation() -> None:
 
 def _entry(kind: Kind, name: str, plugins: Sequence[str | Path]) -> Entry:
     known = find(kind, plugins)
-    if name not in known:
-        raise unknown_name(_FORMS[kind].word, name, known)
-    return known[name]
+    if name in known:
+        return known[name]
+    if kind == "analyses" and name in find("experiments", plugins):
+        raise WorkbenchError(f"{name!r} is an experiment: it looks at no run but trains its own models",
+                             next_step=f"Run it with: workbench experiment {name}")  # fmt: skip
+    raise unknown_name(_FORMS[kind].word, name, known)
 
 
 def _type_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _read_title(path: Path) -> tuple[str, str]:
-    """The docstring's first line, and why the file cannot be read (one of the two is empty)."""
+def _read(path: Path, folder: str, module: str) -> Entry:
+    """What a file says about itself, without importing it; a broken one counts as the first kind of its folder."""
+    kinds = [kind for kind in KINDS if _FORMS[kind].folder == folder]
     try:
-        docstring = ast.get_docstring(ast.parse(path.read_bytes(), filename=str(path)))
+        tree = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError, OSError) as error:
-        return "", f"{type(error).__name__}: {error}"
-    return (docstring or "").strip().partition("\n")[0].strip(), ""
+        return Entry(path.stem, path, "", kinds[0], module, f"{type(error).__name__}: {error}")
+    title = (ast.get_docstring(tree) or "").strip().partition("\n")[0].strip()
+    assigned = {name for node in tree.body for name in _assigned(node)}
+    kind = next((kind for kind in reversed(kinds) if _FORMS[kind].constant in assigned), kinds[0])
+    return Entry(path.stem, path, title, kind, module)
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    """The names that a statement assigns."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _plugin_folders(plugins: Sequence[str | Path]) -> list[Path]:
     folders = list(dict.fromkeys(Path(p).expanduser().resolve() for p in plugins))
     for folder in folders:
-        if not any((folder / kind).is_dir() for kind in _FORMS):
+        if not any((folder / name).is_dir() for name in _FOLDERS):
             raise WorkbenchError(
                 f"the plugin folder {folder} cannot be used",
                 expected="a folder that holds tasks/ or analyses/",

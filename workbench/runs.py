@@ -6,9 +6,9 @@
      "steps": 600, "artefacts": {"model.safetensors": sha256, ...}, "hash": sha256 of everything else}
 
 ``hash`` is taken over the canonical JSON of the rest, so an edit by hand shows. Beside it stand ``model.safetensors``,
-``checkpoints/step-*.safetensors`` and ``training.csv``; while a training is unfinished there is ``resume/`` instead of
-``run.json``. Every file is checked against its hash when it is read. Pages and findings may lie in the folder too:
-they name the run's hash and are no part of it.
+``checkpoints/step-*.safetensors``, ``training.csv`` and, where the task was audited, ``audit.json``; while a training
+is unfinished there is ``resume/`` instead of ``run.json``. Every file is checked against its hash when it is read.
+Pages and findings may lie in the folder too: they name the run's hash and are no part of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from workbench.task import Task
 
 FORMAT = 1
 RECORD, WEIGHTS, TABLE, RESUME, CHECKPOINTS = "run.json", "model.safetensors", "training.csv", "resume", "checkpoints"
+AUDIT = "audit.json"
 FIELDS = ("format", "spec", "execution", "steps", "artefacts", "hash")
 COLUMNS = ("step", "loss", "excess", "accuracy", "grad_norm", "lr")
 
@@ -120,6 +122,18 @@ class Run:
         return pd.DataFrame([[float(cell or "nan") for cell in row] for row in rows], columns=names).astype(
             {"step": int}
         )
+
+    def audit(self) -> dict[str, Any] | None:
+        """The certificate of the task that it was trained on (``workbench.audit.from_json`` reads it), if there is one.
+
+        Raises:
+            WorkbenchError: the file is missing or has changed since.
+        """
+        if AUDIT not in self.record["artefacts"]:
+            return None
+        data = self._read(AUDIT)
+        self._require_hash(AUDIT, data)
+        return json.loads(data)
 
     def _read(self, name: str) -> bytes:
         return storage.read_bytes(self.folder / name)

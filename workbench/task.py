@@ -178,6 +178,16 @@ class Task(ABC):
         return ()
 
     @property
+    def roles(self) -> Mapping[str, tuple[str, ...]]:
+        """Which of the batch's named positions are the ``cue`` and which the ``candidates``, for the audit."""
+        return {}
+
+    @property
+    def allowed_probes(self) -> Mapping[str, str]:
+        """The audit's probes that this task may pass, each with the reason why that is legitimate."""
+        return {}
+
+    @property
     def name(self) -> str:
         """The name of the file that defines the task."""
         return type(self).__module__.rpartition(".")[2]

@@ -61,24 +61,25 @@ def train(
     seed: int = 0,
     device: str = "auto",
     threads: int = 1,
+    allow_leaky: bool = False,
     plugins: Sequence[str | Path] = (),
 ) -> Subject:
-    """Train into a run folder and open it; a finished run of the same settings is reused, an unfinished one resumed.
+    """Audit the task, train into a run folder and open it; a finished run is reused, an unfinished one resumed.
 
     Args:
         task: its name. out: the run folder. options: as after ``--set``, for instance ``{"model.n_heads": 2}``.
         seed: of weights and batches. device: auto, cpu or cuda. threads: of the CPU.
+        allow_leaky: train even on a task that a shortcut solves.
 
     Raises:
+        CheckFailed: the task leaks (the error names the probe) and that is not allowed.
         WorkbenchError: unknown names, impossible values, or a folder that holds something else.
     """
-    from workbench import training
-    from workbench.training.progress import bar
+    from workbench.app.commands import train as command
 
     sets = [f"{name}={value}" for name, value in (options or {}).items()]
     spec = settings.resolve(task, preset, sets, plugins)
-    with bar(spec.train.steps) as progress:
-        run = training.train(
-            spec.task, spec.model, spec.train, seed, out, device=device, threads=threads, progress=progress
-        )
+    run = command.train(
+        spec, seed, str(out), device=device, threads=threads, allow_leaky=allow_leaky, plugins=list(map(str, plugins))
+    )
     return open_subject(run, plugins)

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from reports.page import render_page
-from workbench import storage
+from workbench import audit, storage
 from workbench.analysis import Budget, Progress, missing_needs
-from workbench.app import findings_file
+from workbench.app import findings_file, gate
 from workbench.app.settings import Spec, plugin_words, train_command
+from workbench.audit import Audit
 from workbench.errors import WorkbenchError, unknown_name
-from workbench.findings import Finding, Notice
+from workbench.findings import Answer, Definition, Finding, Notice
 from workbench.registry import find, load, load_task
 from workbench.runs import Run, open_run
 from workbench.subject import Subject
@@ -57,7 +58,9 @@ def report(
     names = chosen_analyses(only, plugins)
     run = open_run(Path(folder))
     with use_threads(1):
-        findings, failed = analyse(open_subject(run, plugins), names, budget, progress, plugins)
+        subject = open_subject(run, plugins)
+        findings, failed = analyse(subject, names, budget, progress, plugins)
+        findings = with_certificate(findings, gate.certificate(subject, progress))
     record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
     progress("page")
     html = render_page(
@@ -111,6 +114,7 @@ def analyse(
 ) -> tuple[list[Finding], list[str]]:
     """Run the analyses one after the other: all findings, and the names of the analyses that failed."""
     findings: list[Finding] = []
+    skipped: list[Finding] = []
     failed: list[str] = []
     known = find("analyses", plugins)
     for name in names:
@@ -119,9 +123,11 @@ def analyse(
             analysis = load(known[name], plugins)
             missing = missing_needs(analysis, subject)
             if missing:
-                findings.append(_skipped(name, missing))
+                skipped.append(_skipped(name, missing))
                 continue
             made = list(analysis.run(subject, budget, lambda stage, name=name: progress(f"{name}: {stage}")))
+            # A word that two analyses use is defined once.
+            made = [f for f in made if not (isinstance(f, Definition) and f in findings)]
             _check_ids(made, findings)
             findings += made
         except Exception as error:  # the page shows it in place, and the other analyses still run
@@ -129,12 +135,20 @@ def analyse(
             findings.append(notice)
             failed.append(name)
             progress(f"{name} failed: {notice.text}")
-    return findings, failed
+    return [*findings, *skipped], failed
+
+
+def with_certificate(findings: Sequence[Finding], certificate: Audit) -> list[Finding]:
+    """The findings with the task's certificate at their end, and if it leaks the banner under the first claims."""
+    after = next((i + 1 for i, finding in enumerate(findings) if isinstance(finding, Answer)), 0)
+    banner = audit.banner(certificate)
+    return [*findings[:after], *([banner] if banner else []), *findings[after:], *audit.findings(certificate)]
 
 
 def _skipped(name: str, missing: Sequence[str]) -> Notice:
     text = f"It needs what this model and its task do not have: {', '.join(missing)}."
-    return Notice(id=f"{name}.skipped", title=f"The analysis {name} was skipped", text=text, level="warning")
+    title = f"The analysis {name} was skipped"
+    return Notice(id=f"{name}.skipped", section="What was not run", title=title, text=text)
 
 
 def _failed(name: str, error: Exception) -> Notice:

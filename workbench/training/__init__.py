@@ -1,5 +1,5 @@
 """Training that is bitwise reproducible and survives being killed."""
 
-from workbench.training.loop import Progress, train
+from workbench.training.loop import Progress, require_trainable, train
 
-__all__ = ["Progress", "train"]
+__all__ = ["Progress", "require_trainable", "train"]

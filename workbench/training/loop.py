@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,7 @@ def train(
     device: str = "cpu",
     threads: int = 1,
     compile: bool = False,
+    audit: Mapping[str, Any] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Train a model into a run folder; what is there already is reused.
@@ -174,7 +175,8 @@ def train(
 
     Args:
         folder: made if missing. device: auto, cpu or cuda. threads: of the CPU, during this call.
-        compile: run the forward pass through ``torch.compile``. progress: called a few times a second.
+        compile: run the forward pass through ``torch.compile``. audit: the task's certificate, kept with the run.
+        progress: called a few times a second.
 
     Raises:
         WorkbenchError: another run, or somebody's files, in the folder; a folder that cannot be written; a training
@@ -184,18 +186,15 @@ def train(
     folder = Path(folder)
     where = resolve_device(device)
     asked = runs.make_spec(task, model_config, train_config, seed)
-    there = (model_config.d_vocab, model_config.n_ctx)
-    if there != (len(task.vocabulary), task.n_ctx):
-        raise WorkbenchError(
-            "the model does not fit the task (d_vocab, n_ctx)", expected=(len(task.vocabulary), task.n_ctx), got=there
-        )
+    require_trainable(task, model_config, train_config, seed, folder, device=device, threads=threads)
     with use_threads(threads):
         execution = storage.plain(execution_record(where, threads, compile))
-        _require_ours(folder)
         storage.make_folder(folder)
         with storage.exclusive(folder):
             if (folder / runs.RECORD).exists():
-                return _reuse(folder, asked)
+                run = _finished(folder, asked)
+                storage.remove_folder(folder / runs.RESUME)  # left if the process died just after writing run.json
+                return run
             training = Training(task, model_config, train_config, seed, where)
             if (folder / runs.RESUME).exists():
                 training.restore(resume.load(folder, asked, execution))
@@ -207,7 +206,32 @@ def train(
                 if training.whole:
                     training.save(folder)
                 raise
-            return _finish(training, folder, asked, execution)
+            return _finish(training, folder, asked, execution, audit)
+
+
+def require_trainable(
+    task: Task,
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    seed: int,
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+) -> None:
+    """Raise what :func:`train` would refuse before its first step, with the same arguments. Touches nothing."""
+    folder = Path(folder)
+    resolve_device(device)
+    asked = runs.make_spec(task, model_config, train_config, seed)
+    there = (model_config.d_vocab, model_config.n_ctx)
+    if there != (len(task.vocabulary), task.n_ctx):
+        raise WorkbenchError(
+            "the model does not fit the task (d_vocab, n_ctx)", expected=(len(task.vocabulary), task.n_ctx), got=there
+        )
+    with use_threads(threads):
+        _require_ours(folder)
+    if (folder / runs.RECORD).exists():
+        _finished(folder, asked)
 
 
 def _require_ours(folder: Path) -> None:
@@ -227,12 +251,10 @@ def _require_ours(folder: Path) -> None:
         )  # fmt: skip
 
 
-def _reuse(folder: Path, asked: dict[str, Any]) -> Run:
+def _finished(folder: Path, asked: dict[str, Any]) -> Run:
     run = runs.open_run(folder)
-    runs.require_same(
-        folder, run.spec, asked, what="another run", next_step="Choose another folder, or ask for the same."
-    )
-    storage.remove_folder(folder / runs.RESUME)  # left there if the process died just after run.json was written
+    next_step = "Choose another folder, or ask for the same."
+    runs.require_same(folder, run.spec, asked, what="another run", next_step=next_step)
     return run
 
 
@@ -264,9 +286,17 @@ def _steps(training: Training, folder: Path, compiled: bool, progress: Callable[
             saved = now
 
 
-def _finish(training: Training, folder: Path, spec: dict[str, Any], execution: dict[str, Any]) -> Run:
-    """Weights and table, then the identity, then the end of ``resume/``: an order that may be broken off anywhere."""
+def _finish(
+    training: Training,
+    folder: Path,
+    spec: dict[str, Any],
+    execution: dict[str, Any],
+    audit: Mapping[str, Any] | None,
+) -> Run:
+    """Weights and tables, then the identity, then the end of ``resume/``: an order that may be broken off anywhere."""
     artefacts = dict(training.checkpoints)
+    if audit is not None:
+        artefacts[runs.AUDIT] = storage.write_json(folder / runs.AUDIT, audit)
     artefacts[runs.WEIGHTS] = storage.write_tensors(folder / runs.WEIGHTS, training.model.state_dict())
     artefacts[runs.TABLE] = storage.write_atomic(folder / runs.TABLE, training.table())
     run = runs.seal(folder, spec, execution, training.config.steps, artefacts)

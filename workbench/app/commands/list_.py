@@ -8,10 +8,10 @@ from typing import Any
 
 from workbench.app.commands import _options
 from workbench.config import PRESETS
-from workbench.registry import check, find
+from workbench.registry import KINDS, check, find
 
 NAME = "list"
-HELP = "The tasks, analyses and presets, with their titles."
+HELP = "The tasks, analyses, experiments and presets, with their titles."
 KEPT = "nothing was changed."
 SCHEMA = 1
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 def collect(plugins: list[str], *, checked: bool) -> dict[str, Any]:
     """The listing as plain data; with ``checked`` also ``broken``: name, kind, file and reason."""
     listing: dict[str, Any] = {"schema": SCHEMA}
-    for kind in ("tasks", "analyses"):
+    for kind in KINDS:
         entries = find(kind, plugins).values()
         listing[kind] = [{"name": e.name, "title": e.title or e.problem, "file": str(e.path)} for e in entries]
     listing["presets"] = [{"name": name, "title": preset.about} for name, preset in PRESETS.items()]
@@ -47,11 +47,11 @@ def collect(plugins: list[str], *, checked: bool) -> dict[str, Any]:
 def as_text(listing: dict[str, Any]) -> str:
     """The listing for a reader."""
     lines = []
-    for kind in ("tasks", "analyses", "presets"):
+    for kind in (*KINDS, "presets"):
         width = max((len(row["name"]) for row in listing[kind]), default=0)
         lines += [kind, *(f"  {row['name']:<{width}}  {row['title']}".rstrip() for row in listing[kind]), ""]
     if "broken" in listing:
         lines += ["broken", *(f"  {row['name']}  {row['reason']}" for row in listing["broken"])]
         if not listing["broken"]:
-            lines[-1] = "every task and analysis loads"
+            lines[-1] = "every task, analysis and experiment loads"
     return "\n".join(lines).strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.app import settings
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from workbench.runs import Run
 
 NAME = "train"
-HELP = "Train a model on a task. The same command again reuses a finished run and goes on with an unfinished one."
+HELP = "Audit a task and train a model on it. The same command again reuses a finished run or goes on with one."
 KEPT = "{out} keeps what it holds; the same command goes on from there."
 
 
@@ -37,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="short for --set train.precision=...")
     parser.add_argument("--compile", action="store_true", help="compile the training step (worth it for large models)")
+    parser.add_argument(
+        "--allow-leaky", action="store_true", help="train even on a task that a shortcut solves; the report will say so"
+    )
     _options.plugins(parser)
 
 
@@ -52,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         threads=arguments.threads,
         compile=arguments.compile,
+        allow_leaky=arguments.allow_leaky,
+        plugins=arguments.plugins,
     )
     accuracy = made.training_table()["accuracy"].iloc[-1]
     print(f"run {made.hash[:12]} in {made.folder}: {spec.train.steps} steps, accuracy {accuracy:.1%} on the last batch")
@@ -60,12 +66,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def train(
-    spec: settings.Spec, seed: int, out: str, *, device: str = "auto", threads: int = 1, compile: bool = False
+    spec: settings.Spec,
+    seed: int,
+    out: str,
+    *,
+    device: str = "auto",
+    threads: int = 1,
+    compile: bool = False,
+    allow_leaky: bool = False,
+    plugins: Sequence[str] = (),
 ) -> Run:
-    """Train into a run folder, with a progress bar on stderr; what is there already is reused."""
+    """Audit the task, then train into a run folder with a progress bar on stderr; what is there already is reused.
+
+    Raises:
+        CheckFailed: the task leaks and ``allow_leaky`` is off; nothing was touched.
+    """
     from workbench import training
+    from workbench.app import gate
     from workbench.training.progress import bar
 
+    training.require_trainable(spec.task, spec.model, spec.train, seed, out, device=device, threads=threads)
+    certificate = gate.passed(spec.task, allow_leaky=allow_leaky, plugins=plugins)
     with bar(spec.train.steps) as progress:
         return training.train(
             spec.task,
@@ -76,5 +97,6 @@ def train(
             device=device,
             threads=threads,
             compile=compile,
+            audit=certificate,
             progress=progress,
         )
