@@ -80,14 +80,14 @@ def answer(made: Sequence[Claim]) -> Answer:
     by_id = {claim.id.removeprefix("ladder."): claim for claim in made}
     one, two = by_id["one_block_is_not_enough"], by_id["two_blocks_solve"]
     if two.verdict == "contradicted":
-        need = "Not shown: two blocks do not solve it either"
+        need = "No: two blocks do not solve it either"
     elif two.verdict != "supported":
-        need = "Not shown: whether two blocks solve it is not settled"
+        need = "Not settled: whether two blocks solve it is open"
     else:
         need = {
             "supported": "Two blocks solve it and one does not",
             "contradicted": "No: one block already solves it, so nothing here needs two",
-        }.get(one.verdict, "Not shown: two blocks solve it, and whether one does is not settled")
+        }.get(one.verdict, "Not settled: two blocks solve it, and one block comes so close that it may, too")
     alone = by_id["one_attention_is_not_enough"]
     numbers = ", ".join(
         f"{name} {100 * claim.value:.1f}\u00a0%"

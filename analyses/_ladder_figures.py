@@ -58,7 +58,8 @@ def _table(readings: Readings) -> Table:
         Column(key="worst", label="worst", digits=3, help="The lowest accuracy of a seed."),
         Column(
             key="solved", label="solved", digits=2, low="solved_low", high="solved_high",
-            help=f"Share of the seeds at {SOLVED:g} or more, with the exact interval of the share of all seeds (Clopper and Pearson 1934).",
+            help=f"Share of the seeds at {SOLVED:g} or more, with the exact interval of the share of all seeds "
+            "(Clopper and Pearson 1934).",
         ),
     )  # fmt: skip
     caption = (

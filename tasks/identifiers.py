@@ -1,7 +1,7 @@
 """Identifiers: log-like lines, character by character, in which an identifier and what it names come back.
 
-``P-104 pump ok; V-273 valve off; P-104 pump low; ...``. Which name goes with which identifier is drawn for every line,
-so when an identifier comes back, its remaining digits and the name after it can only be looked up in the line.
+``P-104-pump;V-273-valve;P-104-pump;...``. Which name goes with which identifier is drawn for every line, so when an
+identifier comes back, its remaining digits and the name behind it can only be looked up in the line.
 Validation and test draw their identifiers from pools of their own, which training never sees.
 """
 
@@ -21,8 +21,7 @@ from workbench.rng import stream as rng_stream
 from workbench.task import IGNORE, SPLITS, Batch, Floor, Task, Vocabulary
 
 LETTERS = "BFHMPSTV"
-NAMES = ("boiler", "crane", "dryer", "fan", "gate", "heater", "lift", "motor", "pump", "relay", "tank", "valve")
-STATES = ("ok", "on", "off", "low", "hot")
+NAMES = ("belt", "crane", "drum", "fan", "gate", "hoist", "lamp", "motor", "pump", "relay", "tank", "valve")
 POOLS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 """The share of all identifiers that each split draws from; the pools are disjoint."""
 MOST_ENTITIES = 5
@@ -32,25 +31,25 @@ BOS = 0
 
 @dataclass(frozen=True)
 class Identifiers(Task):
-    """``<bos>`` and a line of mentions ``LETTER-DIGITS NAME STATE; ``, cut where the context ends.
+    """``<bos>`` and a line of mentions ``LETTER-DIGITS-NAME;``, cut where the context ends.
 
-    The first mentions introduce the entities, one each; every later one brings back an entity drawn uniformly. States
-    are drawn for every mention, so the distance to the earlier mention varies. Next-character targets stand everywhere.
+    The first mentions introduce the entities, one each; every later one brings back an entity drawn uniformly. Names
+    are of different lengths, so the distance to the earlier mention varies. Next-character targets stand everywhere.
     Scored is what the line decides and nothing shorter does, in mentions that bring an entity back:
 
-    - a digit, once what is typed of the identifier fits one entity only (letters may coincide, and then the first
-      digit cannot be foreseen; the letter itself never can);
-    - the first letter of the name, right after the identifier and its blank.
+    - a digit, once what is typed of the identifier fits one entity only (where letters coincide, the first digit
+      cannot be foreseen; the letter itself never can);
+    - the first letter of the name, right after the identifier and its hyphen.
 
-    Not scored are the hyphen and the blanks, which the format gives, the states, which are random, and the rest of a
-    name, which its first letter gives (the names' first letters differ). No two identifiers of a line have the same
-    digit at the same place, so that copying from any wrong entity is wrong at every scored position.
+    Not scored are the hyphens and the semicolon, which the format gives, and the rest of a name, which its first
+    letter gives (the names' first letters differ). No two identifiers of a line have the same digit at the same
+    place, so that copying from any wrong entity is wrong at every scored position.
 
     Attributes:
         n_ctx: length with the begin token. entities: different identifiers a line. digits: in each identifier.
     """
 
-    n_ctx: int = 112
+    n_ctx: int = 96
     entities: int = 3
     digits: int = 3
 
@@ -69,17 +68,17 @@ class Identifiers(Task):
             )
 
     def _length(self, which: Callable[[Iterable[int]], int]) -> int:
-        """Characters of the shortest (``min``) or the longest (``max``) mention, the blank behind it included."""
-        return self.digits + 6 + which(map(len, NAMES)) + which(map(len, STATES))
+        """Characters of the shortest (``min``) or the longest (``max``) mention."""
+        return self.digits + 4 + which(map(len, NAMES))
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
-        letters = sorted({*"".join(NAMES), *"".join(STATES)})
-        return Vocabulary(("<bos>", " ", "-", ";", *"0123456789", *LETTERS, *letters), bos=BOS)
+        letters = sorted({*"".join(NAMES)})
+        return Vocabulary(("<bos>", "-", ";", *"0123456789", *LETTERS, *letters), bos=BOS)
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """``<bos>`` (id 0), blank, hyphen, semicolon, digits, the identifiers' letters, small letters."""
+        """``<bos>`` (id 0), hyphen, semicolon, digits, the identifiers' letters, small letters."""
         return self._vocabulary
 
     @cached_property
@@ -102,10 +101,11 @@ class Identifiers(Task):
                 drawn[same, e] = pool[torch.randint(len(pool), (int(same.sum()),), generator=stream)]
         return drawn
 
-    def _words(self, words: tuple[str, ...]) -> Int[Tensor, "words width"]:
-        """Ids of each word's characters, -1 behind its end."""
-        width = max(map(len, words))
-        return torch.tensor([self.vocabulary.encode(list(w)) + [-1] * (width - len(w)) for w in words])
+    @cached_property
+    def _names(self) -> Int[Tensor, "names width"]:
+        """Ids of each name's characters, -1 behind its end."""
+        width = max(map(len, NAMES))
+        return torch.tensor([self.vocabulary.encode(list(name)) + [-1] * (width - len(name)) for name in NAMES])
 
     def sample(self, n: int, split: str, stream: torch.Generator) -> Batch:
         """``n`` lines of a split.
@@ -121,16 +121,13 @@ class Identifiers(Task):
         names = torch.rand(n, len(NAMES), generator=stream).argsort(dim=1)[:, : self.entities]
         back = torch.randint(self.entities, (n, mentions - self.entities), generator=stream)
         who = torch.cat([torch.arange(self.entities).expand(n, -1), back], dim=1)
-        states = torch.randint(len(STATES), (n, mentions), generator=stream)
 
         # Every mention on a grid of fixed width, with -1 where nothing stands; then pushed together.
-        blank, hyphen, semicolon, zero, letter = self.vocabulary.encode([" ", "-", ";", "0", LETTERS[0]])
-        name, state = self._words(NAMES)[names.gather(1, who)], self._words(STATES)[states]
+        hyphen, semicolon, zero, letter = self.vocabulary.encode(["-", ";", "0", LETTERS[0]])
         first, numbers = identifiers[..., :1], identifiers[..., 1:]
-        mentioned = torch.cat([first + letter, torch.full_like(first, hyphen), numbers + zero], dim=2)
-        mentioned = mentioned.gather(1, who[:, :, None].expand(-1, -1, mentioned.shape[2]))
-        gap, end = (torch.full((n, mentions, 1), sign) for sign in (blank, semicolon))
-        grid = torch.cat([mentioned, gap, name, gap, state, end, gap], dim=2)
+        between, end = torch.full_like(first, hyphen), torch.full_like(first, semicolon)
+        entity = torch.cat([first + letter, between, numbers + zero, between, self._names[names], end], dim=2)
+        grid = entity.gather(1, who[:, :, None].expand(-1, -1, entity.shape[2]))
 
         decided = torch.zeros_like(grid, dtype=torch.bool)
         alone = (first == first.mT).sum(dim=2) == 1

@@ -18,7 +18,7 @@ from reports import page
 from workbench import training
 from workbench.app import commands as command_folder
 from workbench.app import main as main_module
-from workbench.app import pipeline, settings, words
+from workbench.app import pages, pipeline, settings, words
 from workbench.app.commands import list_
 from workbench.app.main import main
 from workbench.config import PRESETS
@@ -285,7 +285,7 @@ def test_a_report_interrupted_leaves_the_run_as_it_was(
 ) -> None:
     before = sorted(p.name for p in run.iterdir())
     monkeypatch.setattr(page, "render_page", interrupting)
-    monkeypatch.setattr(pipeline, "render_page", interrupting)
+    monkeypatch.setattr(pages, "render_page", interrupting)
     assert main(["report", str(run), "--plugins", EXAMPLES, "--only", "distance", "--samples", "8"]) == 130
     assert f"{run} is unchanged" in capsys.readouterr().err
     assert sorted(p.name for p in run.iterdir()) == before

@@ -72,13 +72,13 @@ def test_the_sources_reading_can_be_borne_out() -> None:
             {"one-block": 0.985},
             "one_block_is_not_enough",
             "inconclusive",
-            "Not shown: two blocks solve it, and whether",
+            "Not settled: two blocks solve it, and one",
         ),
         ({"one-attention": 1.0}, "one_attention_is_not_enough", "contradicted", "Two blocks solve it and one does not"),
         ({"average": 0.95}, "average_cannot", "contradicted", "Two blocks solve it"),
         ({"average": 0.625}, "average_cannot", "inconclusive", "Two blocks solve it"),
-        ({"two-blocks": 0.9}, "two_blocks_solve", "contradicted", "Not shown: two blocks do not solve it either"),
-        ({"two-blocks": 0.985}, "two_blocks_solve", "inconclusive", "Not shown: whether two blocks solve it is not"),
+        ({"two-blocks": 0.9}, "two_blocks_solve", "contradicted", "No: two blocks do not solve it either"),
+        ({"two-blocks": 0.985}, "two_blocks_solve", "inconclusive", "Not settled: whether two blocks solve it is open"),
     ],
 )
 def test_every_claim_can_be_contradicted(change: dict[str, float], id: str, verdict: str, says: str) -> None:
@@ -165,6 +165,11 @@ def test_the_whole_on_tiny_models(tmp_path: Path, tiny: None, capsys: pytest.Cap
     html = (tmp_path / "report.html").read_text()
     assert "Does telling the two nouns apart take two blocks?" in html
     assert "could not be drawn" not in html
+
+    inside = record["tables"]["ladder.inside.two-blocks"]
+    assert [row["seeds"] for row in inside] == [2] * len(inside)
+    assert {row["claim"] for row in inside} >= {"winograd.two_hops", "winograd.cue_soaks_softmax"}
+    assert len([name for name in record["tables"] if name.startswith("ladder.inside.")]) == 4
 
     # The table is what the runs give: one of them measured again here, by hand.
     task = load_task("winograd")

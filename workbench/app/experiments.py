@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench import runs, storage
+from workbench import audit, runs, storage
 from workbench.analysis import Budget, Progress
 from workbench.app import findings_file
 from workbench.app.lab import RUNS, ProcessLab
 from workbench.app.pages import PAGE, Report, check_ids, publish
 from workbench.app.settings import plugin_words
 from workbench.errors import WorkbenchError
+from workbench.findings import Finding, Notice
 from workbench.registry import load_experiment
 from workbench.training.execution import use_threads
 
@@ -31,6 +32,7 @@ def conduct(
     lab = ProcessLab(folder, tuple(plugins))
     with use_threads(1):
         findings = list(experiment.run(budget, lab, progress))
+        findings += _certificates(lab, progress)
     check_ids(findings)
     asked = {**findings_file.asked([name], budget.samples), "seeds": budget.seeds}
     if budget.seconds is not None:
@@ -50,6 +52,27 @@ def conduct(
         command=shlex.join([*words, *plugin_words(plugins)]),
         heading=f"{name.replace('_', ' ')} · experiment · {len(used)} models",
     )
+
+
+def _certificates(lab: ProcessLab, progress: Progress) -> list[Finding]:
+    """The certificate of the first task that models were trained on, and the verdict on each other one."""
+    found: list[Finding] = []
+    for index, task in enumerate(lab.tasks):
+        certificate = audit.cached(task, progress=progress)
+        if index == 0:
+            found += audit.findings(certificate)
+            continue
+        options = ", ".join(f"{k}={v}" for k, v in task.options.items() if v != lab.tasks[0].options.get(k))
+        found.append(
+            Notice(
+                id=f"audit.verdict_{index}",
+                section=found[0].section,
+                title=f"{task.name.replace('_', ' ')} with {options}",
+                text=audit.sentence(certificate),
+                level="info" if certificate.verdict == "clean" else "warning",
+            )
+        )
+    return found
 
 
 def _require_ours(folder: Path) -> None:

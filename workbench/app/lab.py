@@ -42,13 +42,14 @@ class ProcessLab:
     Attributes:
         folder: keeps the runs, in ``runs/NAME-seed-N``. plugins: folders that hold the tasks, where they are the
             user's own. workers: processes at most; with one, training happens in this process. used: the hash of every
-            run that was given out, by the name of its folder.
+            run that was given out, by the name of its folder. tasks: what the models were trained on, in order.
     """
 
     folder: Path
     plugins: tuple[str, ...] = ()
     workers: int = field(default_factory=cores)
     used: dict[str, str] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
 
     def task(self, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> Task:
         """The task of this name, with some options replaced."""
@@ -84,6 +85,8 @@ class ProcessLab:
         """What the plan's folder holds; training again finds it finished, and checks that it is what the plan asks."""
         run = self._train(plan)
         self.used[run.folder.name] = run.hash
+        if plan.task not in self.tasks:
+            self.tasks.append(plan.task)
         return Subject(run.load_model(), plan.task.vocabulary, plan.task, run, plan.seed)
 
     def _job(self, index: int, plan: Plan) -> Job:

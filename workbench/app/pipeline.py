@@ -9,14 +9,13 @@ from __future__ import annotations
 import shlex
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.page import render_page
-from workbench import audit, storage
+from workbench import audit
 from workbench.analysis import Budget, Progress, missing_needs
 from workbench.app import findings_file, gate
+from workbench.app.pages import PAGE, Report, check_ids, depth_findings, publish
 from workbench.app.settings import Spec, plugin_words, train_command
 from workbench.audit import Audit
 from workbench.errors import WorkbenchError, unknown_name
@@ -26,16 +25,7 @@ from workbench.runs import Run, open_run
 from workbench.subject import Subject
 from workbench.training.execution import use_threads
 
-PAGE = "report.html"
 Plugins = Sequence[str | Path]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a report leaves: the content of ``findings.json``, and where the page is."""
-
-    record: Mapping[str, Any]
-    page: Path
 
 
 def report(
@@ -61,19 +51,18 @@ def report(
         subject = open_subject(run, plugins)
         findings, failed = analyse(subject, names, budget, progress, plugins)
         findings = with_certificate(findings, gate.certificate(subject, progress))
+        findings += depth_findings(subject.task, plugins) if subject.task is not None else []
     record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
     progress("page")
-    html = render_page(
+    return publish(
         findings,
+        record,
+        folder=Path(folder),
+        page=Path(out) if out is not None else Path(folder) / PAGE,
         identity=identity(run, record),
         command="\n".join(commands(run, folder, only, samples, plugins)),
         heading=heading(run),
     )
-    page = Path(out) if out is not None else Path(folder) / PAGE
-    storage.make_folder(page.parent)
-    storage.write_atomic(page, html.encode())
-    storage.write_json(Path(folder) / findings_file.NAME, record)
-    return Report(record, page)
 
 
 def current_report(run: Run) -> Report | None:
@@ -128,7 +117,7 @@ def analyse(
             made = list(analysis.run(subject, budget, lambda stage, name=name: progress(f"{name}: {stage}")))
             # A word that two analyses use is defined once.
             made = [f for f in made if not (isinstance(f, Definition) and f in findings)]
-            _check_ids(made, findings)
+            check_ids(made, findings)
             findings += made
         except Exception as error:  # the page shows it in place, and the other analyses still run
             notice = _failed(name, error)
@@ -158,14 +147,6 @@ def _failed(name: str, error: Exception) -> Notice:
         traceback.print_exception(error)
         text = f"{type(error).__name__}: {error}"
     return Notice(id=f"{name}.failed", title=f"The analysis {name} failed", text=text, level="error")
-
-
-def _check_ids(made: Sequence[Finding], before: Sequence[Finding]) -> None:
-    seen = {finding.id for finding in before}
-    for finding in made:
-        if finding.id in seen:
-            raise WorkbenchError("two findings have one id", expected="ids unique on a page", got=finding.id)
-        seen.add(finding.id)
 
 
 def commands(run: Run, folder: str | Path, only: Sequence[str], samples: int, plugins: Plugins = ()) -> tuple[str, str]:
