@@ -46,7 +46,10 @@ def _claim(id: str, statement: str, **fields: Any) -> Claim:
 def loss_vs_ceiling(study: Study) -> Claim:
     """Loss above the Bayes predictor's on the same sequences, against 5 % of ln V'."""
     symbols = len(study.subject.vocabulary.ordinary)
-    statement = "The model predicts as well as anything could: its loss lies at the Bayes ceiling"
+    statement = (
+        f"The model predicts nearly as well as anything could: its loss is within {EXCESS_SHARE:g} ln {symbols} of the "
+        "Bayes ceiling"
+    )
     shared: dict[str, Any] = {"unit": "nats", "threshold": EXCESS_SHARE * math.log(symbols), "direction": "below"}
     if study.excess is None:
         return _claim("loss_vs_ceiling", statement, reason="the task knows no Bayes predictor", **shared)
@@ -63,7 +66,7 @@ def loss_vs_ceiling(study: Study) -> Claim:
         verdict=judge(at.low, at.high, threshold, "below"),
         reason=f"loss above the Bayes predictor's, mean over all positions; threshold {EXCESS_SHARE:g} ln "
         f"{symbols}{bound}",
-        scale=(min(0.0, at.value), max(2 * threshold, at.value)),
+        scale=(min(0.0, at.value), max(2 * threshold, at.high if math.isfinite(at.high) else at.value)),
         **shared,
     )
 
@@ -75,7 +78,7 @@ def score_claim(study: Study, score: str) -> Claim:
     chosen, threshold = (sets.s0, PREVIOUS_RATIO) if previous else (sets.s1, INDUCTION_RATIO)
     id, what = ("previous_token_heads", "previous-token") if previous else ("induction_heads", "induction")
     measure = "attention to the previous token" if previous else "prefix matching on varying periods"
-    shared: dict[str, Any] = {"unit": "x chance", "threshold": threshold, "direction": "above"}
+    shared: dict[str, Any] = {"unit": "× chance", "threshold": threshold, "direction": "above"}
     candidates = study.subject.heads
     if previous:
         if not sets.s1:

@@ -145,10 +145,15 @@ def _sharing_table(study: Study) -> Table:
             continue
         at = study.sharing[name]
         shares = ", ".join(f"{h} {share:.2f}" for h, share in zip(heads, at.shares, strict=False))
-        negative = f"negative, set to 0: {head_names(at.negatives)}. " if at.negatives else ""
+        negative = f"negative, set to 0: {head_names(at.negatives)}" if at.negatives else ""
         rows.append(
             {"set": name, "heads": head_names(heads), "effective_number": at.value}
-            | {"low": at.low, "high": at.high, "shares": shares, "remark": negative + at.reason}
+            | {
+                "low": at.low,
+                "high": at.high,
+                "shares": shares,
+                "remark": ". ".join(filter(None, (negative, at.reason))),
+            }
         )
     return Table(
         id="induction.shares",
@@ -205,8 +210,8 @@ def check_findings(study: Study) -> list[Finding]:
             section=PROOF,
             title="Identities that must hold, on this model",
             caption="Computed on the first test sequences before any effect was measured; a deviation above its "
-            "tolerance stops the analysis. Deviations are relative to max(1, largest value); those of logits to the "
-            "largest attention score too, which is what float32 rounds first.",
+            "tolerance stops the analysis. Deviations are relative to max(1, largest value). Two ways to the same "
+            "logits are compared in float64: what would show is a fault, not rounding.",
             columns=(
                 Column(key="identity", label="identity"),
                 Column(key="deviation", label="deviation"),

@@ -8,15 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tasks.repeated_tokens import RepeatedTokens
-from tests import hand_models
 from tests.small_models import hooks_left, model, seeds, shapes, subject
 from workbench.ablation import Zero
-from workbench.checks import TOLERANCES, Checks, deviation, largest_score, residual_writes, self_checks
+from workbench.checks import TOLERANCES, Checks, deviation, residual_writes, self_checks
 from workbench.errors import WorkbenchError
 from workbench.hooks import capture
 from workbench.measure import run
-from workbench.rng import stream
+from workbench.model.blocks import Block, LayerNorm
 
 GOOD = Checks(True, True, 0.0, 0.0, 0.0, 0.0)
 
@@ -48,15 +46,24 @@ def test_zeroing_a_head_equals_zeroing_its_rows_of_w_o(shape, seed):
 def test_deviation_by_hand():
     assert deviation(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 1.0])) == 0.25
     assert deviation(torch.tensor([1.0, 7.0]), torch.tensor([2.0, 8.0])) == 0.125
-    assert deviation(torch.tensor([1.0, 7.0]), torch.tensor([2.0, 8.0]), scale=16.0) == 0.0625
 
 
-def test_the_largest_score_by_hand():
-    """In the planted model a matching key scores 20, and nothing scores more; no score can be lost to the mask."""
-    planted = hand_models.induction(sharpness=20.0)
-    batch = RepeatedTokens(n_ctx=32, d_vocab=25, period_max=14).sample(4, "test", stream(0, "scores"))
-    assert largest_score(planted.model, batch) == 20.0
-    assert largest_score(hand_models.inert().model, batch) == 1.0
+def test_rounding_of_large_scores_is_no_failure_and_a_fault_is(monkeypatch):
+    """Weights scaled until float32 paths differ by far more than the tolerance; then a path that really differs."""
+    s = subject({"norm": "pre", "positions": "rotary"}, 5)
+    with torch.no_grad():
+        for name, weight in s.model.named_parameters():
+            if ".W_" in name:
+                weight.mul_(20.0)
+    batch = s.sample(8, "test")
+    with torch.no_grad():
+        paths = [s.model(batch.tokens, batch.mask, path=path) for path in ("fast", "explicit")]
+    assert deviation(*paths) > TOLERANCES["fast_vs_explicit"]
+    self_checks(s.model, batch).require()
+    honest = LayerNorm.fast
+    monkeypatch.setattr(LayerNorm, "fast", lambda self, x: 1.0001 * honest(self, x))
+    with pytest.raises(WorkbenchError, match="fast vs explicit"):
+        self_checks(s.model, batch).require()
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
@@ -75,9 +82,8 @@ def test_a_pass_that_differs_where_it_must_not_is_an_error(name):
 
 def test_a_model_whose_paths_disagree_is_caught(monkeypatch):
     s = subject({"norm": "pre", "positions": "learned", "d_mlp": 12})
-    block = s.model.blocks[0]
-    honest = block.fast
-    monkeypatch.setattr(block, "fast", lambda *arguments: 1.01 * honest(*arguments))
+    honest = Block.fast
+    monkeypatch.setattr(Block, "fast", lambda *arguments: 1.01 * honest(*arguments))
     with pytest.raises(WorkbenchError, match="fast vs explicit"):
         self_checks(s.model, s.sample(4, "test")).require()
 
