@@ -7,18 +7,20 @@ them alone and together under several semantics, cuts the paths between them, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from analyses._definitions import definitions
 from analyses._induction_answer import answer
 from analyses._induction_claims import claims
 from analyses._induction_effects import check_findings, effect_findings
 from analyses._induction_figures import attention_findings, circuit_findings, score_findings
-from analyses._induction_study import conduct
+from analyses._induction_study import Study, conduct
+from analyses._induction_training import SECTION as TRAINING
 from analyses._induction_training import findings as training_findings
 from workbench.analysis import Analysis, Budget, Progress
 from workbench.errors import WorkbenchError
 from workbench.findings import Finding, Notice
+from workbench.runs import Run
 from workbench.subject import Subject
 
 WORDS = (
@@ -61,15 +63,25 @@ class Induction(Analysis):
         found: list[Finding] = [answer(study, made), *made]
         progress("figures")
         found += [*score_findings(study), *attention_findings(study), *effect_findings(study), *circuit_findings(study)]
-        if subject.run is not None and not budget.spent:
+        if subject.run is not None:
             progress("checkpoints")
-            found += training_findings(study, subject.run)
-        elif subject.run is not None:
-            text = "The budget's seconds were over before the checkpoints were scored; more would show the training."
-            found.append(
-                Notice(id="induction.left_out_for_time", title="Left out for time", text=text, level="warning")
-            )
+            found += _training(study, subject.run, budget)
         return [*found, *check_findings(study), *definitions(WORDS)]
+
+
+def _training(study: Study, run: Run, budget: Budget) -> list[Finding]:
+    """The training curves; where they cannot be had, a notice in their place: everything else stands without them."""
+    if budget.spent:
+        text = "The budget's seconds were over before the checkpoints were scored; more would show the training."
+        return [_instead("Left out for time", text, "warning")]
+    try:
+        return training_findings(study, run)
+    except WorkbenchError as error:
+        return [_instead("The training curves cannot be drawn", str(error), "error")]
+
+
+def _instead(title: str, text: str, level: Literal["warning", "error"]) -> Notice:
+    return Notice(id="induction.no_training", section=TRAINING, title=title, text=text, level=level)
 
 
 ANALYSIS = Induction()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,16 @@ def test_the_page_opens_with_the_network_off(
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert troubles == []
     context.close()
+
+
+def test_a_missing_checkpoint_costs_the_training_curves_and_nothing_else(taught: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(taught, tmp_path / "copy"))
+    next((copy / "checkpoints").iterdir()).unlink()
+    assert main(["report", str(copy), "--samples", "32"]) == 0
+    record = findings(copy)
+    assert len(record["claims"]) == 8
+    assert "induction.phase_changes" not in record["tables"]
+    assert "The training curves cannot be drawn" in (copy / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_python_face_does_what_its_examples_say(taught: Path) -> None:
