@@ -17,6 +17,9 @@ from workbench.findings import Answer, Attention, Claim, Curve, Definition, Find
 
 _UNNAMED = "Results"
 
+MARK = '<meta name="generator" content="attention-workbench">'
+"""Stands near the top of every page, so that a file can be told from somebody else's."""
+
 
 @dataclass
 class _Part:
@@ -55,7 +58,7 @@ def render_page(findings: Sequence[Finding], *, identity: Mapping[str, Any], com
     title = next((f.title for f in findings if isinstance(f, Answer)), heading)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
+        f'{MARK}<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text(title)} · {text(heading)}</title><style>{_style()}</style></head>\n"

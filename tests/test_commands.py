@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 import torch
 
 from reports import page
-from workbench import training
+from workbench import storage, training
 from workbench.app import commands as command_folder
 from workbench.app import main as main_module
 from workbench.app import pages, pipeline, settings, words
@@ -246,14 +248,80 @@ def test_too_few_samples(capsys: Capture, run: Path) -> None:
 
 def test_a_run_of_a_task_that_is_not_here(capsys: Capture, run: Path) -> None:
     assert main(["report", str(run)]) == 1
-    assert "unknown task 'counting'" in error_of(capsys)
+    line = error_of(capsys)
+    assert "unknown task 'counting'" in line
+    assert "--plugins DIR" in line
+
+
+def untouched(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("run/model.safetensors", "model.safetensors belongs to the run"),
+        ("run/run.json", "run.json belongs to the run"),
+        ("run/findings.json", "findings.json belongs to the run"),
+        ("run/new.txt", "new.txt belongs to the run"),
+        ("run/checkpoints/page.html", "page.html belongs to the run"),
+        ("thesis.txt", "thesis.txt is not a page of the workbench"),
+        ("thesis.html", "thesis.findings.json would be replaced"),
+        ("", "--out cannot be used: expected a file for the page, got an empty name"),
+        ("run", "is a folder"),
+        ("thesis.txt/page.html", "page.html cannot be written"),
+        ("nowhere/../thesis.txt/page.html", "page.html cannot be written"),
+        ("nowhere/../run/run.json", "run.json belongs to the run"),
+        ("a" * 300 + ".html", "File name too long"),
+        ("a" * 245 + ".html", "File name too long"),
+    ],
+)
+def test_a_report_replaces_nothing_that_is_not_a_page(
+    out: str, says: str, capsys: Capture, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "thesis.findings.json").write_text('{"years": "of work"}')
+    before = untouched(tmp_path)
+    monkeypatch.setattr(pipeline, "analyse", lambda *_: pytest.fail("it computed before it looked"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "run", "--plugins", EXAMPLES, "--out", out]) == 1
+    assert says in error_of(capsys)
+    assert untouched(tmp_path) == before
 
 
 def test_a_page_that_cannot_be_written(capsys: Capture, run: Path) -> None:
     argv = ["report", str(run), "--plugins", EXAMPLES, "--only", "distance", "--samples", "8"]
     assert main([*argv, "--out", str(run / "run.json" / "page.html")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot be written" in error_of(capsys)
     assert not (run / "findings.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(28, "No space left on device", "there/file"), "there/file cannot be used: got No space left"),
+        (MemoryError(), "not enough memory for this model or batch. Take a smaller model"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), "not enough memory"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(
+    error: Exception, says: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(list_, "run", refuse)
+    assert main(["list"]) == 1
+    assert says in error_of(capsys)
+
+
+def test_a_terminal_without_our_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(list_, "run", lambda _: print("2 × 4") or 0)
+    assert main(["list"]) == 0
+    assert written.getvalue() == b"2 ? 4\n"
 
 
 # Interruptions
@@ -273,7 +341,13 @@ def test_interrupted_says_what_is_kept(
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(training, "train", stop)
-    assert main(["train", "counting", "--plugins", EXAMPLES, "--out", str(tmp_path / "run")]) == 130
+    argv = ["train", "counting", "--plugins", EXAMPLES, "--out", str(tmp_path / "run")]
+    assert main(argv) == 130
+    assert (
+        f"interrupted: nothing is in {tmp_path / 'run'} yet; the same command begins anew." in capsys.readouterr().err
+    )
+    (tmp_path / "run").mkdir()
+    assert main(argv) == 130
     printed = capsys.readouterr().err
     assert f"interrupted: {tmp_path / 'run'} keeps what it holds; the same command goes on from there." in printed
     assert "Traceback" not in printed
@@ -341,6 +415,57 @@ def test_the_page_may_go_elsewhere(run: Path, tmp_path: Path) -> None:
     assert main(argv) == 0
     assert there.read_text().startswith("<!doctype html>")
     assert not (run / "report.html").exists()
+    assert not (run / "findings.json").exists()  # it stands beside its page
+    record = json.loads((there.parent / "one.findings.json").read_text())
+    assert record["hash"] in there.read_text()
+    assert main(argv) == 0  # our own page may be replaced
+
+
+def test_pages_and_findings_keep_step(capsys: Capture, run: Path, tmp_path: Path) -> None:
+    argv = ["report", str(run), "--plugins", EXAMPLES, "--only", "distance", "--samples"]
+    assert main([*argv, "8"]) == 0
+    page_of_8 = (run / "report.html").read_text()
+    assert main([*argv, "16", "--out", str(tmp_path / "x.html")]) == 0
+    assert json.loads((run / "findings.json").read_text())["asked"]["samples"] == 8
+    assert main(["verify", str(run)]) == 0
+    assert main([*argv, "16"]) == 0
+    (run / "report.html").write_text(page_of_8)
+    capsys.readouterr()
+    assert main(["verify", str(run)]) == 3
+    assert "report.html and findings.json are of different reports" in error_of(capsys)
+
+
+def test_a_good_report_outlives_a_failure(capsys: Capture, run: Path, own: Callable[..., str]) -> None:
+    own("broken", "return 1 / 0")
+    folder = own("sound", claim("supported"))
+    argv = ["report", str(run), "--plugins", folder, "--samples", "8", "--only"]
+    assert main([*argv, "sound"]) == 0
+    before = untouched(run)
+    capsys.readouterr()
+    assert main([*argv, "broken"]) == 1
+    assert "error: every analysis failed (broken)" in capsys.readouterr().err
+    assert untouched(run) == before
+
+
+@pytest.mark.parametrize("body", ["import sys; sys.exit(7)", "raise MemoryError"])
+def test_an_analysis_ends_nothing_else(body: str, capsys: Capture, run: Path, own: Callable[..., str]) -> None:
+    argv = ["report", str(run), "--plugins", own("ending", body), "--samples", "8", "--only", "ending"]
+    assert main(argv) == 1
+    assert json.loads((run / "findings.json").read_text())["failed"] == ["ending"]
+    assert ("Traceback" in capsys.readouterr().err) == ("sys" in body)
+
+
+def test_the_command_on_the_page_says_how_the_run_was_made(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pipeline.open_run(run)
+    made.record["execution"].update(threads=2, device="cuda", compile=True)
+    kept = {**made.audit(), "verdict": "leaks"}  # type: ignore[dict-item]
+    monkeypatch.setattr(pipeline.Run, "audit", lambda _: kept)
+    [train, _] = pipeline.commands(made, run, (), 8, [EXAMPLES])
+    assert f"--seed 4 --threads 2 --device cuda --compile --allow-leaky --plugins {EXAMPLES}" in train
+    made.record["execution"].update(threads=1, device="cpu", compile=False)
+    kept["verdict"] = "clean"
+    [train, _] = pipeline.commands(made, run, (), 8, [EXAMPLES])
+    assert train.endswith(f"--seed 4 --plugins {EXAMPLES}")
 
 
 def test_a_failing_analysis_stands_in_place_and_the_rest_stands(
@@ -419,6 +544,8 @@ def test_verify_names_the_file_that_is_wrong(capsys: Capture, run: Path) -> None
         (lambda text: text.replace('"samples": 8', '"samples": 9'), "findings.json was edited by hand or damaged"),
         (lambda text: text[: len(text) // 2], "findings.json cannot be read"),
         (lambda text: "[]", "findings.json was edited by hand or damaged"),
+        (lambda text: json.dumps({"a": 1, "hash": storage.sha256(b'{"a":1}')}), "findings.json is not whole"),
+        (lambda text: '{"a": 1e999, "hash": "0"}', "findings.json was edited by hand or damaged"),
     ],
 )
 def test_verify_looks_at_the_findings(change: Callable[[str], str], says: str, capsys: Capture, run: Path) -> None:
@@ -465,6 +592,31 @@ def test_demo_again_reuses_what_is_there(capsys: Capture, tmp_path: Path, monkey
     monkeypatch.setattr(pipeline.findings_file, "code_hash", lambda: "0" * 64)
     assert main(argv) == 0
     assert len(rendered) == 3
+    stale = (tmp_path / "demo" / "report.html").read_text()
+    assert main(["report", str(tmp_path / "demo"), "--samples", "16"]) == 0
+    assert main(argv) == 0
+    assert len(rendered) == 5
+    page_now = tmp_path / "demo" / "report.html"
+    page_now.write_text(
+        page_now.read_text().replace(json.loads((tmp_path / "demo" / "findings.json").read_text())["hash"], "another")
+    )
+    assert main(argv) == 0
+    assert len(rendered) == 6
+    assert page_now.read_text() == stale
+    (tmp_path / "demo" / "training.csv").write_text("made up")
+    capsys.readouterr()
+    assert main(argv) == 1
+    assert "training.csv has changed" in capsys.readouterr().err
+
+
+def test_styles_are_code_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    monkeypatch.setattr(pipeline.findings_file, "ROOT", tmp_path)
+    seen = [pipeline.findings_file.code_hash()]
+    for name in ("a.py", "b.css", "c.js"):
+        (tmp_path / "reports" / name).write_text("x")
+        seen.append(pipeline.findings_file.code_hash())
+    assert len(set(seen)) == 4
 
 
 def test_opening_a_run_gives_its_task_and_seed(run: Path) -> None:

@@ -108,6 +108,7 @@ def test_names_must_not_collide(plugins: Path) -> None:
         ('"""T."""\ndef (', "SyntaxError"),
         ('"""T."""\nimport nothing_of_that_name\n', "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         ('"""T."""\n1 / 0\n', "ZeroDivisionError"),
+        ('"""T."""\nimport sys\nsys.exit(7)\n', "SystemExit: 7"),
         ('"""T."""\n', "expected a constant TASK holding an instance of workbench.task.Task, got no such constant"),
         ('"""T."""\nTASK = 3\n', "got TASK of type builtins.int"),
         (TASK.partition("\n")[2], "has no title"),

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import workbench
 from tests.tiny_task import Successor
-from workbench import runs, storage
-from workbench.config import ModelConfig, TrainConfig
+from workbench import run_record, runs, storage
+from workbench.config import ModelConfig, TrainConfig, override
 from workbench.errors import CheckFailed, WorkbenchError
 from workbench.model.transformer import Transformer
 from workbench.training import train
@@ -87,7 +87,7 @@ def test_record_follows_its_schema_and_the_schema_the_settings(finished):
         names = {f.name for f in dataclasses.fields(settings)}
         schema = SCHEMA["properties"]["spec"]["properties"][field]
         assert set(schema["properties"]) == set(schema["required"]) == names
-    assert set(SCHEMA["required"]) == set(runs.FIELDS)
+    assert set(SCHEMA["required"]) == set(run_record.FIELDS)
     for key in written:
         assert not check.is_valid({k: v for k, v in written.items() if k != key})
     assert not check.is_valid(written | {"more": 1})
@@ -239,6 +239,9 @@ def test_what_is_not_a_run(tmp_path):
     with pytest.raises(WorkbenchError, match="is not a run folder: got a file"):
         runs.open_run(tmp_path / "model.pt")
     (tmp_path / "resume").mkdir()
+    with pytest.raises(WorkbenchError, match="is not a run folder"):
+        runs.verify(tmp_path)
+    (tmp_path / "resume" / "spec.json").write_text("{}")
     with pytest.raises(WorkbenchError, match=r"unfinished run\. Run the same train command"):
         runs.verify(tmp_path)
 
@@ -465,3 +468,132 @@ def test_memory_is_flat_over_fifty_models_opened_and_dropped(tmp_path):
     assert [r for r in open_and_drop(50) if r() is not None] == []
     assert tensors() == count
     assert process.memory_info().rss - memory < 16 * 2**20
+
+
+# ---------------------------------------------------------------- what is refused, and told in one error
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "pickled"])
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoints/step-00000002.safetensors", "training.csv"])
+def test_a_damaged_finished_run_is_not_reused(run, name, how):
+    path = run.folder / name
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(pickled([1]) if how == "pickled" else damaged_bytes(path.read_bytes(), how))
+    with pytest.raises(WorkbenchError, match=f"{path.name}.*(train again|is a pickle)") as error:
+        make(run.folder)
+    assert not isinstance(error.value, CheckFailed)
+
+
+def forge(run: runs.Run, *keys: str, value: object = None, drop: bool = False) -> None:
+    """Change a field of run.json and give it the hash of its new content."""
+    record = copy.deepcopy({k: v for k, v in run.record.items() if k != "hash"})
+    place = record
+    for key in keys[:-1]:
+        place = place[key]
+    if drop:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    record["hash"] = storage.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode())
+    (run.folder / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "field"),
+    [
+        (("spec",), [], "spec"),
+        (("spec", "model", "n_layers"), 2.0, r"spec\.model\.n_layers"),
+        (("spec", "model", "n_layers"), 10**9, r"model\.n_layers"),
+        (("spec", "model", "norm"), ["pre"], r"spec\.model\.norm"),
+        pytest.param(("spec", "train", "lr"), 10**400, r"spec\.train\.lr", id="lr"),
+        (("spec", "train", "steps"), True, r"spec\.train\.steps"),
+        (("spec", "task"), "induction", r"spec\.task"),
+        (("spec", "task", "options"), [1], r"spec\.task\.options"),
+        (("spec", "seed"), "x", r"spec\.seed"),
+        (("steps",), 6, "steps"),
+        (("execution",), {}, r"execution\.device"),
+        (("execution", "versions", "torch"), 2, r"execution\.versions\.torch"),
+        (("artefacts",), [], "artefacts"),
+        (("artefacts",), {}, r"artefacts\.model\.safetensors"),
+        (("artefacts", "model.safetensors"), "abc", r"artefacts\.model\.safetensors"),
+        (("artefacts", "checkpoints/foo.safetensors"), "0" * 64, "artefacts"),
+        (("artefacts", "../../../etc/passwd"), "0" * 64, "artefacts"),
+        (("artefacts", "/etc/passwd"), "0" * 64, "artefacts"),
+    ],
+)
+def test_malformed_identity_with_a_true_hash_names_the_field(run, keys, value, field, monkeypatch):
+    forge(run, *keys, value=value)
+    monkeypatch.setattr(storage, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    with pytest.raises(WorkbenchError, match=rf"run\.json: {field} "):
+        runs.open_run(run.folder)
+    with pytest.raises(CheckFailed, match=rf"run\.json: {field} "):
+        runs.verify(run.folder)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("spec", "model"), ("spec", "task"), ("spec", "seed"), ("spec", "model", "d_head"),
+     ("artefacts", "checkpoints/step-00000000.safetensors")],
+)  # fmt: skip
+def test_identity_without_a_field_names_it(run, keys):
+    forge(run, *keys, drop=True)
+    with pytest.raises(WorkbenchError, match=rf"run\.json: {'.'.join(keys)} is malformed"):
+        runs.open_run(run.folder)
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[" * 100_000, '{"a":' * 100_000, "9" * 5000, '"\xff'])
+def test_what_json_cannot_mean_names_the_file(run, text):
+    whole = (run.folder / "run.json").read_text()
+    for content in (text, whole.replace('"seed": 3', f'"seed": {text}')):
+        (run.folder / "run.json").write_bytes(content.encode("latin-1"))
+        with pytest.raises(WorkbenchError, match=r"run\.json"):
+            runs.open_run(run.folder)
+
+
+def test_values_that_have_no_canonical_text():
+    nested: list = []
+    for _ in range(100_000):
+        nested = [nested]
+    for value in (float("nan"), [float("inf")], nested):
+        with pytest.raises(WorkbenchError, match="no place in JSON"):
+            storage.canonical_json(value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_names_that_no_folder_can_have(tmp_path, name):
+    for look in (runs.open_run, runs.verify):
+        with pytest.raises(WorkbenchError, match=r"cannot be opened|is not a run folder"):
+            look(tmp_path / name)
+
+
+def test_somebodys_resume_folders_are_left_alone(tmp_path, finished):
+    for name in ("resume", ".resume.tmp"):
+        folder = tmp_path / f"for {name}"
+        (folder / name).mkdir(parents=True)
+        (folder / name / "cv.txt").write_text("a life")
+        with pytest.raises(WorkbenchError, match="not a run's"):
+            make(folder)
+        assert (folder / name / "cv.txt").read_text() == "a life"
+        assert [p.name for p in folder.iterdir()] == [name]
+    (folder / name / "cv.txt").rename(folder / name / "spec.json")
+    with pytest.raises(WorkbenchError, match="not a run's"):
+        make(folder)
+    shutil.copytree(finished.folder, tmp_path / "run")
+    (tmp_path / "run" / "resume").mkdir()
+    (tmp_path / "run" / "resume" / "cv.txt").write_text("a life")
+    assert make(tmp_path / "run").hash == finished.hash
+    assert (tmp_path / "run" / "resume" / "cv.txt").exists()
+
+
+def test_absurd_sizes_are_refused():
+    for options, field in (({"steps": 10**12}, "steps"), ({"batch_size": 10**11}, "batch_size")):
+        with pytest.raises(WorkbenchError, match=rf"train\.{field} cannot be used: expected at most"):
+            TrainConfig(**options)
+    with pytest.raises(WorkbenchError, match=r"train\.steps cannot be used: expected a whole number, got inf"):
+        override(TRAIN, {"steps": float("inf")}, "train")
+    assert TrainConfig(steps=10**7, batch_size=10**6).steps == 10**7
+    for name in ("d_vocab", "n_ctx", "n_layers", "n_heads", "d_model", "d_head", "d_mlp"):
+        with pytest.raises(WorkbenchError, match=rf"model\.{name} cannot be used: expected at most 1000000"):
+            dataclasses.replace(MODEL, **{name: 1_000_001})

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import json
 import math
 import os
 import signal
@@ -26,7 +27,7 @@ from workbench.config import ModelConfig, TrainConfig
 from workbench.errors import WorkbenchError
 from workbench.model.transformer import Transformer
 from workbench.rng import stream
-from workbench.training import Progress, loop, resume, train
+from workbench.training import Progress, loop, require_trainable, resume, train
 from workbench.training.checkpoints import checkpoint_steps
 from workbench.training.execution import resolve_device, use_threads
 from workbench.training.progress import bar, describe
@@ -578,3 +579,117 @@ def test_many_seeds_at_once_with_torch_func():
         for seed, model in enumerate(models):
             torch.testing.assert_close(together[seed], model(tokens, path="fast"), rtol=1e-5, atol=1e-5)
         assert not torch.allclose(together[0], together[1])
+
+
+# ---------------------------------------------------------------- a resume state is used whole or not at all
+
+
+@pytest.fixture
+def stopped(often, tmp_path) -> Path:
+    """A training that died with a state of step 3 (step 4 was done and is lost)."""
+
+    def stop(p: Progress) -> None:
+        if p.step == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(Successor(), MODEL, TRAIN, 3, tmp_path / "run", progress=stop)
+    return tmp_path / "run"
+
+
+def refuse(folder: Path, name: str) -> None:
+    with pytest.raises(WorkbenchError, match=f"{name}.*Remove .* to start again") as error:
+        train(Successor(), MODEL, TRAIN, 3, folder)
+    assert str(error.value).count(str(folder / "resume" / name)) >= 1
+
+
+def test_one_flipped_bit_of_a_state_is_seen(stopped):
+    state = resume.latest(stopped)
+    assert state.name == "state-00000003.safetensors"
+    data = bytearray(state.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    for place in (start, (start + len(data)) // 2, len(data) - 1):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        state.write_bytes(changed)
+        refuse(stopped, state.name)
+    state.write_bytes(data)
+    assert train(Successor(), MODEL, TRAIN, 3, stopped).record["steps"] == 8
+
+
+def test_a_state_with_an_edited_header_is_seen(stopped):
+    state = resume.latest(stopped)
+    data = state.read_bytes()
+    tensors = storage.parse_tensors(state, data)
+    note = storage.read_note(state, data)
+    fields = json.loads(note)
+
+    def rewritten(tensors: dict, **changes: object) -> tuple[dict, str]:
+        merged = fields | changes
+        if "sha256" not in changes:
+            merged["sha256"] = resume._digest(tensors, merged["step"], merged["checkpoints"])
+        return tensors, json.dumps(merged)
+
+    renamed = {name.replace("weight.embed.W_E", "weight.W_E"): t for name, t in tensors.items()}
+    cases = [
+        (renamed, note), rewritten(renamed), rewritten({n: t for n, t in tensors.items() if n != "log"}),
+        rewritten(tensors | {"weight.embed.W_E": torch.zeros(7, 9)}), rewritten(tensors | {"log": torch.zeros(5, 3)}),
+        rewritten(tensors | {"log": tensors["log"].double()}), rewritten(tensors | {"extra": torch.zeros(1)}),
+        rewritten(tensors, step=4), rewritten(tensors, step="3", sha256=""), rewritten(tensors, step=-3),
+        rewritten(tensors, sha256="0" * 64), rewritten(tensors, checkpoints=["x"], sha256=""),
+        rewritten(tensors, checkpoints={"../../secret": "0" * 64}), (tensors, note.replace("sha256", "sha")),
+        (tensors, "[]"), (tensors, "no json"), (tensors, "[" * 100_000), (tensors, ""),
+        (tensors, note.replace('"step": 3', '"step": 2')), (tensors, json.dumps(fields | {"checkpoints": {}})),
+    ]  # fmt: skip
+    for changed, text in cases:
+        storage.write_tensors(state, changed, note=text)
+        refuse(stopped, state.name)
+    storage.write_tensors(state, tensors, note=note)
+    state.rename(state.with_name("state-00000005.safetensors"))
+    refuse(stopped, "state-00000005.safetensors")
+    (state.with_name("state-00000005.safetensors")).rename(state.with_name("state-x.safetensors"))
+    refuse(stopped, "state-x.safetensors")
+    (state.with_name("state-x.safetensors")).rename(state)
+    train(Successor(), MODEL, TRAIN, 3, stopped)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"spec": [], "execution": {}}', '{"spec": NaN}', "[" * 100_000])
+def test_damaged_conditions_of_a_state_are_named(stopped, text):
+    (stopped / "resume" / "spec.json").write_text(text)
+    refuse(stopped, "spec.json")
+
+
+# ---------------------------------------------------------------- what is refused before anything is made
+
+
+@pytest.mark.parametrize("n", [0, -1, 1025, 1_000_000])
+def test_threads_are_bounded(tmp_path, n):
+    with pytest.raises(WorkbenchError, match="threads cannot be used"):
+        train(Successor(), MODEL, TRAIN, 0, tmp_path / "run", threads=n)
+    assert not (tmp_path / "run").exists()
+
+
+def _raise(batch):
+    raise KeyError("a fault of its own")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda b: 42, "sample gives no batch: expected a Batch, got 42"),
+        (_raise, "sample fails: got KeyError .*a fault of its own"),
+        (lambda b: b[:1], "tokens is wrong"),
+        (lambda b: dataclasses.replace(b, tokens=b.tokens + 7), "tokens contradicts"),
+        (lambda b: dataclasses.replace(b, scored=~b.scored), "scored contradicts"),
+    ],
+)
+@pytest.mark.parametrize("refused_by", [train, require_trainable])
+def test_a_task_that_samples_rubbish_is_named_and_nothing_is_made(tmp_path, spoil, words, refused_by):
+    @dataclasses.dataclass(frozen=True)
+    class Rubbish(Successor):
+        def sample(self, n, split, stream):
+            return spoil(Successor.sample(self, n, split, stream))
+
+    with pytest.raises(WorkbenchError, match=rf"task test_training: {words}.*Mend sample in .*test_training\.py"):
+        refused_by(Rubbish(), MODEL, TRAIN, 0, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

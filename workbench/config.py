@@ -23,6 +23,9 @@ T = typing.TypeVar("T")
 
 Precision = Literal["float32", "bfloat16"]
 
+MAX_SIZE, MAX_STEPS, MAX_BATCH = 1_000_000, 10_000_000, 1_000_000
+"""Far above anything that can be trained here: a slip of the keyboard is told before memory runs out."""
+
 
 def _require(condition: bool, name: str, expected: str, got: object) -> None:
     if not condition:
@@ -70,6 +73,8 @@ class ModelConfig:
             _require(getattr(self, name) >= 1, f"model.{name}", "a whole number from 1", getattr(self, name))
         for name in ("d_head", "d_mlp"):
             _require(getattr(self, name) >= 0, f"model.{name}", "a whole number from 0", getattr(self, name))
+        for name in ("d_vocab", "n_ctx", "n_layers", "n_heads", "d_model", "d_head", "d_mlp"):
+            _require(getattr(self, name) <= MAX_SIZE, f"model.{name}", f"at most {MAX_SIZE}", getattr(self, name))
         if self.d_head == 0:
             if self.d_model % self.n_heads:
                 raise WorkbenchError(
@@ -109,8 +114,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self, "train")
-        for name in ("steps", "batch_size"):
+        for name, most in (("steps", MAX_STEPS), ("batch_size", MAX_BATCH)):
             _require(getattr(self, name) >= 1, f"train.{name}", "a whole number from 1", getattr(self, name))
+            _require(getattr(self, name) <= most, f"train.{name}", f"at most {most}", getattr(self, name))
         _require(self.warmup_steps >= 0, "train.warmup_steps", "a whole number from 0", self.warmup_steps)
         for name in ("lr", "grad_clip"):
             value = getattr(self, name)
@@ -188,7 +194,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
         if hint is int and not isinstance(value, (int, str)) and converted != value:
             raise ValueError
         return converted
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise WorkbenchError(f"{name} cannot be used", expected=kind, got=repr(value)) from None
 
 

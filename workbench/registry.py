@@ -128,7 +128,7 @@ def load(entry: Entry, plugins: Sequence[str | Path] = ()) -> Any:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(entry.module)
-    except Exception as error:  # whatever a user's file raises becomes the reason why it is broken
+    except (Exception, SystemExit) as error:  # whatever a user's file raises becomes the reason why it is broken
         reason = f"{type(error).__name__}: {error}"
         raise WorkbenchError(f"{entry.path} cannot be imported", got=reason, next_step="Mend the file.") from error
     base = getattr(importlib.import_module(form.module), form.base)

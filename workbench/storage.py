@@ -25,12 +25,19 @@ PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one text of a JSON value: keys sorted, no spaces, plain ASCII, no NaN. What is hashed is this."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    """The one text of a JSON value: keys sorted, no spaces, plain ASCII, no NaN. What is hashed is this.
+
+    Raises:
+        WorkbenchError: a number that is not finite, or nesting without end. TypeError: what is no plain data.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise WorkbenchError("a value has no place in JSON", expected="finite, plain data", got=error) from error
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back: tuples are lists, keys are texts. TypeError or ValueError where it cannot."""
+    """A value as JSON gives it back: tuples are lists, keys are texts. Errors as :func:`canonical_json`."""
     return json.loads(canonical_json(value))
 
 
@@ -89,9 +96,21 @@ def write_json(path: Path, value: Any) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file, or the error that names the file."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        return parse_json(path, path.read_bytes())
+    except OSError as error:
         raise WorkbenchError(f"{path} cannot be read", expected="a JSON file", got=error) from error
+
+
+def parse_json(path: Path, data: bytes) -> Any:
+    """The JSON value in the content of a file, or the error that names the file."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise WorkbenchError(f"{path} cannot be read", expected="a JSON file", got=error) from error
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: str = "") -> str:
@@ -134,10 +153,9 @@ def parse_tensors(path: Path, data: bytes) -> dict[str, Tensor]:
 
 def read_note(path: Path, data: bytes) -> str:
     """The note that :func:`write_tensors` put into the header."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     try:
-        return header["__metadata__"]["note"]
-    except KeyError as error:
+        return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["note"]
+    except (KeyError, ValueError, RecursionError) as error:
         raise WorkbenchError(f"{path} is not one of ours", expected="a note in its header", got="none") from error
 
 

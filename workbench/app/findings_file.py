@@ -17,6 +17,8 @@ from workbench.registry import ROOT
 
 SCHEMA = 1
 NAME = "findings.json"
+FIELDS = {"schema", "run", "code", "asked", "failed", "claims", "tables", "hash"}
+CODE = (".py", ".css", ".js")
 
 
 def asked(only: Sequence[str], samples: int) -> dict[str, Any]:
@@ -25,10 +27,10 @@ def asked(only: Sequence[str], samples: int) -> dict[str, Any]:
 
 
 def code_hash() -> str:
-    """Of every Python file of the product: a report made by other code is made again."""
+    """Of every file of the product that decides what a page holds: a report made by other code is made again."""
     digest = hashlib.sha256()
     for folder in ("workbench", "tasks", "analyses", "reports"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in CODE):
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -63,16 +65,26 @@ def read(folder: Path) -> dict[str, Any] | None:
         record = storage.read_json(path)
     except WorkbenchError as error:
         raise CheckFailed(error.problem, expected=error.expected, got=error.got, next_step=again) from None
-    carried = record.get("hash") if isinstance(record, dict) else None
-    rest = {key: value for key, value in record.items() if key != "hash"} if carried else {}
-    if carried != _hash(rest):
+    if not is_ours(record):
         raise CheckFailed(
             f"{path} was edited by hand or damaged",
             expected="the hash of its own content",
-            got=carried,
+            got=record.get("hash") if isinstance(record, dict) else None,
             next_step=again,
         )
+    if missing := FIELDS - set(record):
+        raise CheckFailed(f"{path} is not whole", got=f"no {', no '.join(sorted(missing))}", next_step=again)
     return record
+
+
+def is_ours(record: Any) -> bool:
+    """Whether a JSON value carries the hash of its own content, as every ``findings.json`` does."""
+    if not isinstance(record, dict) or "hash" not in record:
+        return False
+    try:
+        return record["hash"] == _hash({key: value for key, value in record.items() if key != "hash"})
+    except WorkbenchError:  # a number that JSON does not have
+        return False
 
 
 def verify(folder: Path, run_hash: str) -> None:

@@ -1,7 +1,7 @@
 """The command ``workbench``: finds the commands by file, runs one, turns what happens into an exit code.
 
 Exit codes: 0 done; 1 the user's error, in one line; 2 usage; 3 a check said no; 130 interrupted. An exception that is
-none of the user's making keeps its traceback.
+neither the user's making nor the machine's refusal keeps its traceback.
 
 A command is a module in ``workbench/app/commands`` with ``NAME``, ``HELP``, ``KEPT`` (what an interruption leaves, with
 the arguments in braces), ``add_arguments(parser)`` and ``run(arguments) -> exit code``. Modules import at their top
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.app import words
 from workbench.errors import WorkbenchError
 from workbench.registry import check_installation
 
@@ -47,6 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line (``sys.argv`` by default) and return the exit code. Never raises ``SystemExit``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without our signs gets a ? for them, and no error
+        sys.stdout.reconfigure(errors="replace")
     try:
         arguments = build_parser().parse_args(argv)
     except SystemExit as stop:  # argparse has printed the help (0) or what is wrong with the usage (2)
@@ -61,13 +65,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"\ninterrupted: {arguments.command.KEPT.format(**vars(arguments))}", file=sys.stderr)
+        print(f"\ninterrupted: {_kept(arguments)}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has left (``workbench list | head -1``). Python flushes stdout once more at exit; give it a sink.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (OSError, MemoryError, RuntimeError) as error:
+        line = words.refused(error)
+        if line is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return line.exit_code
+
+
+def _kept(arguments: argparse.Namespace) -> str:
+    """What an interruption leaves; a command that was stopped before it made its folder leaves nothing."""
+    kept: str = arguments.command.KEPT
+    if "{out}" in kept and not os.path.exists(arguments.out):
+        return f"nothing is in {arguments.out} yet; the same command begins anew."
+    return kept.format(**vars(arguments))
 
 
 @contextlib.contextmanager

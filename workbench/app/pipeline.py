@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench import audit
+from workbench import audit, storage
 from workbench.analysis import Budget, Progress, missing_needs
-from workbench.app import findings_file, gate
-from workbench.app.pages import PAGE, Report, check_ids, depth_findings, publish
+from workbench.app import findings_file, gate, words
+from workbench.app.pages import PAGE, Report, carries, check_ids, depth_findings, page_place, publish, record_place
 from workbench.app.settings import Spec, plugin_words, train_command
 from workbench.audit import Audit
 from workbench.errors import WorkbenchError, unknown_name
@@ -37,19 +37,23 @@ def report(
     plugins: Plugins = (),
     progress: Progress = print,
 ) -> Report:
-    """Analyse a run; write ``findings.json`` into its folder and the page beside it, or to ``out``.
+    """Analyse a run; write the page and ``findings.json`` into its folder, or ``out`` and its findings beside it.
 
     Computes on one CPU thread, so that the numbers are the same on every machine.
 
     Raises:
-        WorkbenchError: an unfinished, damaged or missing run, an unknown analysis, or a place that cannot be written.
+        WorkbenchError: an unfinished, damaged or missing run, an unknown analysis, a place that cannot be written (said
+            before anything is computed), or every analysis failed where a good report is kept.
     """
     budget = Budget(samples=samples)
     names = chosen_analyses(only, plugins)
     run = open_run(Path(folder))
+    page = page_place(out, run.folder)
     with use_threads(1):
         subject = open_subject(run, plugins)
         findings, failed = analyse(subject, names, budget, progress, plugins)
+        if failed and not any(not isinstance(finding, Notice) for finding in findings):
+            _keep_good(run, page, failed)
         findings = with_certificate(findings, gate.certificate(subject, progress))
         findings += depth_findings(subject.task, plugins) if subject.task is not None else []
     record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
@@ -58,7 +62,7 @@ def report(
         findings,
         record,
         folder=Path(folder),
-        page=Path(out) if out is not None else Path(folder) / PAGE,
+        page=page,
         identity=identity(run, record),
         command="\n".join(commands(run, folder, only, samples, plugins)),
         heading=heading(run),
@@ -78,13 +82,34 @@ def current_report(run: Run) -> Report | None:
         "asked": findings_file.asked((), Budget.samples),
         "failed": [],
     }
-    if record is None or not page.is_file() or any(record.get(key) != value for key, value in wanted.items()):
+    if record is None or not carries(page, record) or any(record.get(key) != value for key, value in wanted.items()):
         return None
     return Report(record, page)
 
 
+def _keep_good(run: Run, page: Path, failed: Sequence[str]) -> None:
+    """Raise where a report in which every analysis failed would replace a good one of the same run."""
+    place = record_place(page, run.folder)
+    try:
+        record = storage.read_json(place)
+    except WorkbenchError:
+        return
+    good = findings_file.is_ours(record) and record.get("run") == run.hash and carries(page, record)
+    if good and (record.get("claims") or not record.get("failed")):
+        raise WorkbenchError(
+            f"every analysis failed ({', '.join(failed)})", next_step=f"{page} and {place.name} are kept as they were."
+        )
+
+
 def open_subject(run: Run, plugins: Plugins = ()) -> Subject:
     """The run's model with the task that it was trained on; the run's seed addresses everything measured on it."""
+    if run.task_name not in find("tasks", plugins):
+        unknown = unknown_name("task", run.task_name, find("tasks", plugins))
+        raise WorkbenchError(
+            unknown.problem,
+            next_step=f"{unknown.next_step} If it is a task of your own, name the folder that holds it: --plugins DIR "
+            "(plugins=[DIR] in Python).",
+        )
     task = load_task(run.task_name, run.task_options, plugins)
     return Subject(run.load_model(), task.vocabulary, task, run, run.seed)
 
@@ -119,7 +144,7 @@ def analyse(
             made = [f for f in made if not (isinstance(f, Definition) and f in findings)]
             check_ids(made, findings)
             findings += made
-        except Exception as error:  # the page shows it in place, and the other analyses still run
+        except (Exception, SystemExit) as error:  # the page shows it in place, and the other analyses still run
             notice = _failed(name, error)
             findings.append(notice)
             failed.append(name)
@@ -140,7 +165,8 @@ def _skipped(name: str, missing: Sequence[str]) -> Notice:
     return Notice(id=f"{name}.skipped", section="What was not run", title=title, text=text)
 
 
-def _failed(name: str, error: Exception) -> Notice:
+def _failed(name: str, error: Exception | SystemExit) -> Notice:
+    error = words.refused(error) or error
     text = str(error)
     if not isinstance(error, WorkbenchError):
         # A fault of the analysis, not of its user: whoever wrote it needs the place.
@@ -152,9 +178,12 @@ def _failed(name: str, error: Exception) -> Notice:
 def commands(run: Run, folder: str | Path, only: Sequence[str], samples: int, plugins: Plugins = ()) -> tuple[str, str]:
     """The command that trains the run again, and the one that reports on it."""
     spec = Spec(load_task(run.task_name, run.task_options, plugins), run.model_config, run.train_config)
-    words = ["workbench", "report", str(folder), *(["--only", *only] if only else [])]
-    words += ["--samples", str(samples), *plugin_words(plugins)]
-    return train_command(spec, run.seed, folder, plugins), shlex.join(words)
+    audited = run.audit()
+    leaky = audited is not None and audit.from_json(audited).verdict == "leaks"
+    again = train_command(spec, run.seed, folder, plugins, execution=run.record["execution"], allow_leaky=leaky)
+    report_words = ["workbench", "report", str(folder), *(["--only", *only] if only else [])]
+    report_words += ["--samples", str(samples), *plugin_words(plugins)]
+    return again, shlex.join(report_words)
 
 
 def heading(run: Run) -> str:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench.config import ModelConfig, TrainConfig, model_config, override, preset
@@ -98,8 +99,21 @@ def _check_fit(task: Task, preset_name: str, options: Mapping[str, Any]) -> None
         )
 
 
-def train_command(spec: Spec, seed: int, out: str | Path, plugins: Sequence[str | Path] = ()) -> str:
-    """The command that trains exactly this spec: what differs from the default preset is written out."""
+def train_command(
+    spec: Spec,
+    seed: int,
+    out: str | Path,
+    plugins: Sequence[str | Path] = (),
+    *,
+    execution: Mapping[str, Any] = MappingProxyType({}),
+    allow_leaky: bool = False,
+) -> str:
+    """The command that trains exactly this spec: what differs from the default preset is written out.
+
+    Args:
+        execution: how the run was executed, as its record says; threads, device and compilation are taken from it.
+        allow_leaky: the task leaks, and was trained on all the same.
+    """
     plain = resolve(spec.task.name, plugins=plugins)
     words = ["workbench", "train", spec.task.name, "--out", str(out)]
     # The model's vocabulary and context follow from the task, so they are never written.
@@ -112,7 +126,12 @@ def train_command(spec: Spec, seed: int, out: str | Path, plugins: Sequence[str 
         for key, value in actual.items():
             if usual[key] != value:
                 words += ["--set", f"{group}.{key}={value}"]
-    words += ["--seed", str(seed), *plugin_words(plugins)]
+    words += ["--seed", str(seed)]
+    words += ["--threads", str(execution["threads"])] if execution.get("threads", 1) != 1 else []
+    words += ["--device", "cuda"] if execution.get("device") == "cuda" else []
+    words += ["--compile"] if execution.get("compile") else []
+    words += ["--allow-leaky"] if allow_leaky else []
+    words += plugin_words(plugins)
     return shlex.join(words)
 
 

@@ -1,10 +1,14 @@
-"""What a report found, in lines of plain text for the terminal."""
+"""What a report found, and what the machine refused, in lines of plain text for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from workbench.errors import WorkbenchError
+
+_NO_MEMORY = ("not enough memory", "allocate memory", "out of memory")
 
 
 def summary(record: Mapping[str, Any], page: Path) -> str:
@@ -35,3 +39,17 @@ def number(value: float) -> str:
         return f"{value:.0f}"
     digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
     return f"{value:.{digits}f}"
+
+
+def refused(error: BaseException) -> WorkbenchError | None:
+    """The one line for what the machine refused (a file, memory); None where the error is a fault of the code."""
+    memory = isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _NO_MEMORY)
+    if memory or isinstance(error, MemoryError):
+        return WorkbenchError(
+            "not enough memory for this model or batch",
+            next_step="Take a smaller model, a smaller train.batch_size, or fewer --samples.",
+        )
+    if isinstance(error, OSError):
+        place = f"{error.filename} cannot be used" if error.filename is not None else "the system refused"
+        return WorkbenchError(place, got=error.strerror or error, next_step="Choose another place, or mend this one.")
+    return None

@@ -12,6 +12,8 @@ import torch
 
 from workbench.errors import WorkbenchError
 
+MAX_THREADS = 1024
+"""Above what any machine has; the thread pool dies of a number far beyond it."""
 DEVICES = ("auto", "cpu", "cuda")
 LIBRARIES = ("attention-workbench", "torch", "transformer-lens", "numpy", "safetensors")
 
@@ -35,10 +37,12 @@ def use_threads(n: int) -> Iterator[None]:
     """Compute on ``n`` threads inside, and on as many as before after it.
 
     Raises:
-        WorkbenchError: ``n`` below 1.
+        WorkbenchError: ``n`` below 1 or above ``MAX_THREADS``.
     """
     if n < 1:
         raise WorkbenchError("threads cannot be used", expected="a whole number from 1", got=n)
+    if n > MAX_THREADS:
+        raise WorkbenchError("threads cannot be used", expected=f"at most {MAX_THREADS}", got=n)
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:

@@ -26,6 +26,7 @@ from workbench.task import Task
 from workbench.training import resume
 from workbench.training.checkpoints import checkpoint_steps, save_checkpoint
 from workbench.training.execution import execution_record, resolve_device, use_threads
+from workbench.training.refusals import require_drawable, require_ours
 from workbench.training.resume import State
 from workbench.training.step import apply, gradients, learning_rate, make_optimiser
 
@@ -193,11 +194,12 @@ def train(
         with storage.exclusive(folder):
             if (folder / runs.RECORD).exists():
                 run = _finished(folder, asked)
-                storage.remove_folder(folder / runs.RESUME)  # left if the process died just after writing run.json
+                _require_whole(run)
+                resume.end(folder)  # left if the process died just after writing run.json
                 return run
             training = Training(task, model_config, train_config, seed, where)
             if (folder / runs.RESUME).exists():
-                training.restore(resume.load(folder, asked, execution))
+                training.restore(resume.load(folder, asked, execution, training.state()))
             else:
                 resume.begin(folder, asked, execution, training.state())
             try:
@@ -229,26 +231,10 @@ def require_trainable(
             "the model does not fit the task (d_vocab, n_ctx)", expected=(len(task.vocabulary), task.n_ctx), got=there
         )
     with use_threads(threads):
-        _require_ours(folder)
+        require_ours(folder)
+        require_drawable(task, train_config.batch_size, seed)
     if (folder / runs.RECORD).exists():
         _finished(folder, asked)
-
-
-def _require_ours(folder: Path) -> None:
-    """Before anything is touched: the folder is missing, empty, or a run."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise WorkbenchError(
-                f"{folder} is a file", expected="a folder for the run", next_step="Choose another name."
-            )
-        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    except OSError as error:
-        raise storage.unwritable(folder, error) from error
-    if names - {resume.BIRTH} and not names & {runs.RECORD, runs.RESUME}:
-        raise WorkbenchError(
-            f"{folder} holds files that are not a run's", expected="an empty folder, or a run", got=min(names),
-            next_step="Choose another folder: nothing was touched.",
-        )  # fmt: skip
 
 
 def _finished(folder: Path, asked: dict[str, Any]) -> Run:
@@ -256,6 +242,14 @@ def _finished(folder: Path, asked: dict[str, Any]) -> Run:
     next_step = "Choose another folder, or ask for the same."
     runs.require_same(folder, run.spec, asked, what="another run", next_step=next_step)
     return run
+
+
+def _require_whole(run: Run) -> None:
+    try:
+        runs.require_whole(run)
+    except WorkbenchError as error:
+        next_step = error.next_step or "Restore the file, or train again into another folder."
+        raise WorkbenchError(error.problem, expected=error.expected, got=error.got, next_step=next_step) from error
 
 
 def _steps(training: Training, folder: Path, compiled: bool, progress: Callable[[Progress], None] | None) -> None:
@@ -300,5 +294,5 @@ def _finish(
     artefacts[runs.WEIGHTS] = storage.write_tensors(folder / runs.WEIGHTS, training.model.state_dict())
     artefacts[runs.TABLE] = storage.write_atomic(folder / runs.TABLE, training.table())
     run = runs.seal(folder, spec, execution, training.config.steps, artefacts)
-    storage.remove_folder(folder / runs.RESUME)
+    resume.end(folder)
     return run

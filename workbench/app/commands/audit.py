@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the probes and the verdict; 3 if the task leaks."""
     record = certificate(arguments.task, arguments.sets, arguments.seed, arguments.plugins)
-    print(json.dumps(record, indent=1, ensure_ascii=False) if arguments.json else as_text(record))
+    print(json.dumps(record, indent=1) if arguments.json else as_text(record))
     return 3 if record["verdict"] == "leaks" else 0
 
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         depth.keep(certificate)
         storage.remove_folder(lab.folder)
     if arguments.json:
-        print(json.dumps(depth.to_json(certificate), indent=1, ensure_ascii=False))
+        print(json.dumps(depth.to_json(certificate), indent=1))
     else:
         print(as_text(certificate))
     return 0

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress=report_command.stage,
     )
     if arguments.json:
-        print(json.dumps(made.record, indent=1, ensure_ascii=False))
+        print(json.dumps(made.record, indent=1))
     else:
         print(words.summary(made.record, made.page))
     return report_command.exit_code(made.record, strict=arguments.strict)

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, which analyses, and where the page goes."""
     parser.add_argument("run_folder", metavar="RUN", help="a run folder that workbench train made")
     parser.add_argument("--only", metavar="NAME", nargs="+", default=[], help="these analyses alone")
-    parser.add_argument("--out", metavar="FILE", help="where the page goes (default RUN/report.html)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="where the page goes, with its findings beside it (default RUN/report.html)"
+    )
     parser.add_argument(
         "--samples",
         metavar="N",
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress=stage,
     )
     if arguments.json:
-        print(json.dumps(made.record, indent=1, ensure_ascii=False))
+        print(json.dumps(made.record, indent=1))
     else:
         print(words.summary(made.record, made.page))
     return exit_code(made.record, strict=arguments.strict)

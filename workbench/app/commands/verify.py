@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print ``ok``; 3 if a file is wrong, 1 if there is no finished run."""
     from workbench import runs
-    from workbench.app import findings_file
+    from workbench.app import pages
 
     folder = Path(arguments.run_folder)
-    findings_file.verify(folder, runs.verify(folder).hash)
+    pages.verify(folder, runs.verify(folder).hash)
     print("ok")
     return 0
