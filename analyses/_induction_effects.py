@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from analyses._heads import effects_by_head
 from analyses._induction_study import SHARING_SAMPLES, Study
 from workbench.checks import TOLERANCES
 from workbench.components import Head, head_names
@@ -44,7 +45,8 @@ def _heatmap(study: Study) -> Heatmap:
         )
         return Panel(title=LABELS[how], values=tuple(tuple(map(float, row)) for row in values))
 
-    return Heatmap(
+    return effects_by_head(
+        config,
         id="induction.single_effects",
         section=SECTION,
         title="Every head, removed alone",
@@ -53,15 +55,7 @@ def _heatmap(study: Study) -> Heatmap:
         f"{study.reference.describe()}, by that of another sequence, by zero with every pattern held. "
         f"{len(study.batch)} test sequences, paired.",
         panels=tuple(panel(how) for how in study.ways),
-        row_labels=tuple(f"L{layer}" for layer in range(config.n_layers)),
-        column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
-        row_title="layer",
-        column_title="head",
         unit="Δ accuracy",
-        kind="diverging",
-        vmin=-1.0,
-        vmax=1.0,
-        annotate=True,
     )
 
 

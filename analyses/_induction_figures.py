@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from analyses._heads import by_head
 from analyses._induction_study import Study
 from workbench.components import Head, head_names
 from workbench.findings import Attention, Cell, Column, Finding, Heatmap, Notice, Panel, Table
@@ -51,7 +52,8 @@ def score_findings(study: Study) -> list[Finding]:
         (SCORES.index("prefix_matching_score"), study.sets.s1),
     )
     n = len(test.per_sequence["copying_score"])
-    heatmap = Heatmap(
+    heatmap = by_head(
+        config,
         id="induction.head_scores",
         section=HEADS,
         title="Scores of every head",
@@ -59,14 +61,9 @@ def score_findings(study: Study) -> list[Finding]:
         "other than "
         "those on which heads were chosen. Outlined: the heads of S0 (previous token) and S1 (prefix matching).",
         panels=tuple(panels),
-        row_labels=tuple(f"L{layer}" for layer in range(config.n_layers)),
-        column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
-        row_title="layer",
-        column_title="head",
         unit="score",
         vmin=0.0,
         vmax=1.0,
-        annotate=True,
         marks=tuple((panel, h.layer, h.head) for panel, heads in chosen for h in heads),
     )
     return [heatmap, _head_table(study), *_left_out(study)]

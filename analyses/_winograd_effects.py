@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from analyses._heads import effects_by_head
 from analyses._winograd_claims import CROSSED
 from analyses._winograd_study import Hop, Study
 from workbench.components import head_names
@@ -102,22 +103,15 @@ def _head_patches(study: Study) -> Heatmap:
         values, low, high = _grid(rows)
         return Panel(title={"answer": "deciding position"}.get(place, place), values=values, low=low, high=high)
 
-    return Heatmap(
+    return effects_by_head(
+        config,
         id="winograd.head_patches",
         section=CROSSES,
         title="Which heads carry it",
         caption="z of one head at one place taken from the twin: how far the answer moves towards the twin's. "
         "Everything after it is computed anew.",
         panels=tuple(panel(place) for place in ("cue", "between", "answer")),
-        row_labels=tuple(f"L{layer}" for layer in range(config.n_layers)),
-        column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
-        row_title="layer",
-        column_title="head",
         unit="moved",
-        kind="diverging",
-        vmin=-1.0,
-        vmax=1.0,
-        annotate=True,
     )
 
 
@@ -132,22 +126,15 @@ def _singles(study: Study) -> Heatmap:
         return Panel(title=title, values=tuple(tuple(map(float, row)) for row in values))
 
     named = [panel(f"{name} noun meant", role == r) for r, name in enumerate(study.candidates)]
-    return Heatmap(
+    return effects_by_head(
+        config,
         id="winograd.single_effects",
         section=BREAKS,
         title="Every head, removed alone",
         caption=f"Change in accuracy (ablated minus clean) when one head's z is replaced by its "
         f"{study.reference.describe()}.",
         panels=(panel("all sentences", role >= 0), *named),
-        row_labels=tuple(f"L{layer}" for layer in range(config.n_layers)),
-        column_labels=tuple(f"H{head}" for head in range(config.n_heads)),
-        row_title="layer",
-        column_title="head",
         unit="Δ accuracy",
-        kind="diverging",
-        vmin=-1.0,
-        vmax=1.0,
-        annotate=True,
     )
 
 

@@ -22,7 +22,7 @@ IGNORE = -100
 """The target where no loss is taken (torch's own ``ignore_index``)."""
 
 SPLITS = ("train", "validation", "test")
-"""Heads are selected on ``validation``; claims are made on ``test``."""
+"""Models learn from the first, are watched on the second, and claims about behaviour are made on the third."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,19 @@ def plugins(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def task(parser: argparse.ArgumentParser) -> None:
+    """``TASK`` and ``--set task.KEY=VALUE``, any number of times."""
+    parser.add_argument("task", metavar="TASK", help="a task's name; workbench list shows them")
+    parser.add_argument(
+        "--set",
+        metavar="task.KEY=VALUE",
+        dest="sets",
+        action="append",
+        default=[],
+        help="an option of the task (may be given several times)",
+    )
+
+
 def preset(parser: argparse.ArgumentParser) -> None:
     """``--preset NAME``."""
     parser.add_argument(

@@ -24,15 +24,7 @@ SHORT = "audit-requests"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The task and its options."""
-    parser.add_argument("task", metavar="TASK", help="a task's name; workbench list shows them")
-    parser.add_argument(
-        "--set",
-        metavar="task.KEY=VALUE",
-        dest="sets",
-        action="append",
-        default=[],
-        help="an option of the task (may be given several times)",
-    )
+    _options.task(parser)
     _options.seed(parser)
     parser.add_argument("--json", action="store_true", help="machine output (workbench/schemas/audit.schema.json)")
     _options.plugins(parser)

@@ -23,15 +23,7 @@ DEFAULT_SEEDS = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The task, its options, and how many seeds."""
-    parser.add_argument("task", metavar="TASK", help="a task's name; workbench list shows them")
-    parser.add_argument(
-        "--set",
-        metavar="task.KEY=VALUE",
-        dest="sets",
-        action="append",
-        default=[],
-        help="an option of the task (may be given several times)",
-    )
+    _options.task(parser)
     parser.add_argument(
         "--seeds", metavar="N", type=int, default=DEFAULT_SEEDS, help=f"networks of a kind (default {DEFAULT_SEEDS})"
     )
