@@ -34,6 +34,12 @@ MEANINGS = {
         "Attention from each query to the keys just after all earlier occurrences of its token, summed; mean "
         "over queries that have one. Chance: what uniform attention gives these keys."
     ),
+    "induction keys": (
+        "On a task's own sequences: attention from each scored query to the keys that the task names as those of a "
+        "perfect induction head (the places just after the query's place in earlier mentions), summed; mean over "
+        "scored queries. Chance: what uniform attention gives these keys. It takes the part of prefix matching where "
+        "a single token does not say which earlier place is meant."
+    ),
     "copying": (
         "Through a head's value, output and the unembedding alone (no norm, no bias): the share of the positive "
         "logits that falls on the attended token itself, weighted by attention; 0 is an even spread, 1 all."
@@ -43,7 +49,8 @@ MEANINGS = {
         "centred over the vocabulary): 1 copies, −1 suppresses (Elhage et al. 2021). From weights: no interval."
     ),
     "S1, induction heads": (
-        "Heads whose prefix matching on varying periods is at least 3 × chance, chosen on the selection "
+        "Heads whose prefix matching on varying periods (on a task's own sequences: attention to its induction keys) "
+        "is at least 3 × chance, chosen on the selection "
         "sequences, tested on others."
     ),
     "S0, previous-token heads": (

@@ -34,11 +34,9 @@ def _found(study: Study, verdicts: Mapping[str, str]) -> str:
     s0, s1 = study.sets.s0, study.sets.s1
     if not s1:
         start = "No." if verdicts["induction_heads"] == "contradicted" else "Not shown."
-        # A task of other sequences may copy in ways that random blocks do not show: the sentence must not deny those.
-        where = (
-            "when the period varies" if study.task.periods else "on random repeated blocks, which the task has none of"
-        )
-        return f"{start} No head was found that matches prefixes {where}."
+        if not study.periods:
+            return f"{start} No head was found that looks up what followed, on the task's own sequences."
+        return f"{start} No head was found that matches prefixes when the period varies."
     if study.behaviour.verdict != "supported":
         return f"Not shown: the behaviour is not there, although {bold(s1)} {_verb(s1, 'match', 'matches')} prefixes."
     looks = f"{bold(s0)} {_verb(s0, 'look', 'looks')} at the previous token, " if s0 else ""

@@ -77,7 +77,9 @@ def score_claim(study: Study, score: str) -> Claim:
     previous = score == "previous_token"
     chosen, threshold = (sets.s0, PREVIOUS_RATIO) if previous else (sets.s1, INDUCTION_RATIO)
     id, what = ("previous_token_heads", "previous-token") if previous else ("induction_heads", "induction")
-    measure = "attention to the previous token" if previous else "prefix matching on varying periods"
+    own = "attention to the keys that the task names, on its own sequences"
+    matches = "prefix matching on varying periods" if study.periods else own
+    measure = "attention to the previous token" if previous else matches
     shared: dict[str, Any] = {"unit": "× chance", "threshold": threshold, "direction": "above"}
     candidates = study.subject.heads
     if previous:
@@ -88,7 +90,7 @@ def score_claim(study: Study, score: str) -> Claim:
         if not candidates:
             reason = "the induction heads are in layer 0: no layer lies below"
             return _claim(id, "There are previous-token heads below the induction heads", reason=reason, **shared)
-    name = f"{score}_score"
+    name = "previous_token_score" if previous else study.match
     chance = study.test.chance[name]
     value, (low, high) = study.test.mean(name) / chance, (end / chance for end in study.test.interval(name))
     if chosen:

@@ -13,7 +13,7 @@ from analyses._heads import by_head
 from analyses._induction_study import Study
 from workbench.components import Head, head_names
 from workbench.findings import Attention, Cell, Column, Finding, Heatmap, Notice, Panel, Table
-from workbench.head_scores import SCORES
+from workbench.head_scores import KEYS
 from workbench.hooks import capture
 from workbench.rng import stream
 from workbench.weight_circuits import CompositionRow, composition, full_ov, full_qk, ov_eigenvalue_copying
@@ -24,6 +24,7 @@ LABELS = {
     "previous_token_score": "previous token",
     "duplicate_token_score": "duplicate token",
     "prefix_matching_score": "prefix matching",
+    KEYS: "induction keys",
     "copying_score": "copying",
 }
 
@@ -36,7 +37,7 @@ def score_findings(study: Study) -> list[Finding]:
     """The heatmap layers x heads of all scores on one scale, and the table with intervals and the impostor check."""
     test, config = study.test, study.subject.config
     panels = []
-    for name in SCORES:
+    for name in test.per_sequence:
         low, high = test.interval(name)
         panels.append(
             Panel(
@@ -48,8 +49,8 @@ def score_findings(study: Study) -> list[Finding]:
             )
         )
     chosen = (
-        (SCORES.index("previous_token_score"), study.sets.s0),
-        (SCORES.index("prefix_matching_score"), study.sets.s1),
+        (list(test.per_sequence).index("previous_token_score"), study.sets.s0),
+        (list(test.per_sequence).index(study.match), study.sets.s1),
     )
     n = len(test.per_sequence["copying_score"])
     heatmap = by_head(
@@ -57,9 +58,8 @@ def score_findings(study: Study) -> list[Finding]:
         id="induction.head_scores",
         section=HEADS,
         title="Scores of every head",
-        caption=f"Means over {n} sequences of repeated blocks, periods {study.periods[0]} to {study.periods[-1]}, "
-        "other than "
-        "those on which heads were chosen. Outlined: the heads of S0 (previous token) and S1 (prefix matching).",
+        caption=f"Means over {n} sequences ({study.scored_on}), other than those on which heads were chosen. "
+        f"Outlined: the heads of S0 (previous token) and S1 ({LABELS[study.match]}).",
         panels=tuple(panels),
         unit="score",
         vmin=0.0,
@@ -72,7 +72,7 @@ def score_findings(study: Study) -> list[Finding]:
 def _head_table(study: Study) -> Table:
     model, test = study.subject.model, study.test
     columns = [Column(key="head", label="head"), Column(key="set", label="set")]
-    for name in SCORES:
+    for name in test.per_sequence:
         key = name.removesuffix("_score")
         columns.append(Column(key=key, label=LABELS[name], digits=2, low=f"{key}_low", high=f"{key}_high"))
     columns += [
@@ -83,12 +83,12 @@ def _head_table(study: Study) -> Table:
         Column(key="fixed_ratio", label="fixed", digits=1, help="prefix matching over chance, fixed period"),
         Column(key="varying_ratio", label="varying", digits=1, help="prefix matching over chance, varying periods"),
     ]
-    intervals = {name: test.interval(name) for name in SCORES}
+    intervals = {name: test.interval(name) for name in test.per_sequence}
     impostors = {row.head: row for row in study.impostors}
     rows: list[dict[str, Cell]] = []
     for h in study.subject.heads:
         row: dict[str, Cell] = {"head": str(h), "set": _set(study, h)}
-        for name in SCORES:
+        for name in test.per_sequence:
             key = name.removesuffix("_score")
             low, high = intervals[name]
             row |= {key: float(test.mean(name)[h]), f"{key}_low": float(low[h]), f"{key}_high": float(high[h])}
@@ -129,7 +129,7 @@ def _set(study: Study, head: Head) -> str:
 
 
 def _left_out(study: Study) -> list[Finding]:
-    counts = ", ".join(f"{LABELS[name]} {study.test.left_out[name]:,}" for name in SCORES)
+    counts = ", ".join(f"{LABELS[name]} {study.test.left_out[name]:,}" for name in study.test.per_sequence)
     begin = "The begin token stands exactly once, at position 0; it is never a target."
     text = f"Queries without a target are left out of a score: {counts}. "
     return [
@@ -184,7 +184,7 @@ def circuit_findings(study: Study) -> list[Finding]:
     found: list[Finding] = []
     attention = study.subject.config.attention
     if study.sets.s1:
-        top = max(study.sets.s1, key=lambda h: study.selection.mean("prefix_matching_score")[h] * _strength(study, h))
+        top = max(study.sets.s1, key=lambda h: study.selection.mean(study.match)[h] * _strength(study, h))
         found.append(_ov(study, top))
         below = tuple(h for h in study.sets.s0 if h.layer < top.layer)
         if below and attention == "learned":
@@ -237,7 +237,7 @@ def _ov(study: Study, head: Head) -> Heatmap:
 
 def _qk(study: Study, head: Head, through: Sequence[Head]) -> Heatmap:
     config = study.subject.config
-    offset = min(config.n_ctx - 1, study.periods[len(study.periods) // 2] - 1)
+    offset = min(config.n_ctx - 1, _typical_distance(study))
     matrix = full_qk(study.subject.model, head, offset=offset, through=through)
     names = " and ".join(map(str, through))
     at = f" at a distance of {offset}" if config.positions in ("rotary", "alibi") else ""
@@ -252,6 +252,14 @@ def _qk(study: Study, head: Head, through: Sequence[Head]) -> Heatmap:
         "query token",
         "token before the key",
     )
+
+
+def _typical_distance(study: Study) -> int:
+    """How far back an induction key stands: on repeated blocks one less than the middle period, else the mean."""
+    if study.periods:
+        return study.periods[len(study.periods) // 2] - 1
+    _, query, key = study.batch.key_masks["induction"].nonzero(as_tuple=True)
+    return round(float((query - key).float().mean()))
 
 
 def _composition(study: Study) -> list[Finding]:

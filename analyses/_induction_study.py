@@ -16,10 +16,10 @@ from workbench.behaviour import Judgement, there
 from workbench.checks import Checks, self_checks
 from workbench.components import Head
 from workbench.errors import WorkbenchError
-from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, score_heads, select_sets
+from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, matching, score_heads, select_sets
 from workbench.measure import Effect, measure, run
 from workbench.metrics import token_loss
-from workbench.probes import probe_periods, repeated_blocks
+from workbench.probes import Probe, probe_periods, repeated_blocks, task_lines
 from workbench.reference import Pairing, ReferenceSet, build_reference
 from workbench.rng import stream
 from workbench.sharing import EffectiveNumber, removal_cost, shapley, sharing
@@ -36,9 +36,9 @@ class Study:
     """What was measured on a subject.
 
     Attributes:
-        periods: the block lengths of the probes. selection, test: head scores on the two probes.
-        sets: S0 and S1, chosen on ``selection``. impostors: one row a head, or
-            none and the reason in ``not_checked``.
+        periods: the block lengths of the probes, () where heads are scored on the task's own sequences.
+        selection, test: head scores on the two probes. sets: S0 and S1, chosen on ``selection``. impostors: one row a
+            head, or none and the reason in ``not_checked``.
         batch: the test sequences. behaviour: whether clean accuracy is there. excess: loss above the Bayes
             predictor's by sequence, or None where that is not known.
         reference: of the means. singles: (head, semantics) to effect. joint: (set name, semantics) to effect.
@@ -73,23 +73,47 @@ class Study:
         """S0 and S1 together."""
         return tuple(sorted({*self.sets.s0, *self.sets.s1}))
 
+    @property
+    def match(self) -> str:
+        """The score by which induction heads are chosen and judged."""
+        return matching(self.test)
+
+    @property
+    def scored_on(self) -> str:
+        """What the probes are, for captions."""
+        if not self.periods:
+            return f"the {self.task.name.replace('_', ' ')} task's own sequences"
+        return f"repeated blocks, periods {self.periods[0]} to {self.periods[-1]}"
+
 
 def fixed_period(task: Task) -> int | None:
     """The one period of a task that has just one."""
     return task.periods[0] if len(task.periods) == 1 else None
 
 
+def own_lines(subject: Subject, task: Task) -> bool:
+    """Whether heads are scored on the task's own sequences: where it names induction keys but repeats no block, heads
+    may look things up in a way that random blocks do not call for."""
+    return not task.periods and "induction" in subject.sample(1, "validation", "induction keys").key_masks
+
+
+def draw_probe(subject: Subject, periods: tuple[int, ...], n: int, split: str, *names: str) -> Probe:
+    """Repeated blocks of these periods; without any, sequences of the task's split."""
+    if periods:
+        drawn = stream(subject.seed, *names)
+        return repeated_blocks(subject.vocabulary, n, subject.config.n_ctx, periods, drawn)
+    return task_lines(subject.sample(n, split, " ".join(names)), subject.vocabulary)
+
+
 def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) -> Study:
     """Measure everything."""
-    config, vocabulary, seed = subject.config, subject.vocabulary, subject.seed
-    periods = probe_periods(subject)
+    seed = subject.seed
+    periods = () if own_lines(subject, task) else probe_periods(subject)
 
     progress("head scores")
-    probes = [
-        repeated_blocks(vocabulary, n, config.n_ctx, periods, stream(seed, "induction", name))
-        for name, n in (("select", budget.selection_samples), ("test", budget.samples))
-    ]
-    selection, test = (score_heads(subject.model, vocabulary, probe) for probe in probes)
+    draws = ((budget.selection_samples, "validation", "select"), (budget.samples, "test", "test"))
+    probes = [draw_probe(subject, periods, n, split, "induction", name) for n, split, name in draws]
+    selection, test = (score_heads(subject.model, subject.vocabulary, probe) for probe in probes)
     sets = select_sets(selection)
     impostors, not_checked = _impostors(subject, task)
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyses._induction_study import Study
+from analyses._induction_figures import LABELS
+from analyses._induction_study import Study, draw_probe
 from workbench.components import Head
 from workbench.findings import Column, Curve, Finding, Rule, Series, Span, Table
 from workbench.head_scores import score_heads
 from workbench.metrics import sequence_accuracy
 from workbench.phase import PhaseChange, phase_change
-from workbench.probes import repeated_blocks
-from workbench.rng import stream
 from workbench.runs import Run
 
 SECTION = "How it was learned"
@@ -24,12 +23,12 @@ def findings(study: Study, run: Run) -> list[Finding]:
     """Two curves side by side and the table of phase changes."""
     steps, accuracy, previous, prefix = _over_checkpoints(study, run)
     series = [("accuracy", accuracy, True)]
-    kinds = (("previous token", previous), ("prefix matching", prefix))
+    kinds = (("previous token", previous), (LABELS[study.match], prefix))
     for heads, (name, values) in zip(_watched(study), kinds, strict=True):
         strongest = heads[int(np.argmax([values[-1][h] for h in heads]))]
         series += [(f"{h} {name}", values[:, h.layer, h.head], h == strongest) for h in heads]
     changes = {name: phase_change(steps, values.tolist()) for name, values, _ in series}
-    return [_loss(study, run, changes["accuracy"]), _scores(steps, series, changes["accuracy"]), _table(changes)]
+    return [_loss(study, run, changes["accuracy"]), _scores(study, steps, series, changes["accuracy"]), _table(changes)]
 
 
 def _watched(study: Study) -> tuple[tuple[Head, ...], tuple[Head, ...]]:
@@ -39,16 +38,14 @@ def _watched(study: Study) -> tuple[tuple[Head, ...], tuple[Head, ...]]:
     def best(score: str) -> tuple[Head, ...]:
         return (max(heads, key=lambda h: study.selection.mean(score)[h]),)
 
-    return study.sets.s0 or best("previous_token_score"), study.sets.s1 or best("prefix_matching_score")
+    return study.sets.s0 or best("previous_token_score"), study.sets.s1 or best(study.match)
 
 
 def _over_checkpoints(study: Study, run: Run) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """Step of each checkpoint; accuracy ``[step]``, previous-token and prefix scores ``[step layer head]``."""
-    subject, vocabulary, config = study.subject, study.subject.vocabulary, study.subject.config
+    """Step of each checkpoint; accuracy ``[step]``, previous-token and matching scores ``[step layer head]``."""
+    subject, vocabulary = study.subject, study.subject.vocabulary
     batch = subject.sample(SEQUENCES, "validation", "checkpoints")
-    probe = repeated_blocks(
-        vocabulary, SEQUENCES, config.n_ctx, study.periods, stream(subject.seed, "checkpoints", "probe")
-    )
+    probe = draw_probe(subject, study.periods, SEQUENCES, "validation", "checkpoints", "probe")
     steps, accuracy, previous, prefix = [], [], [], []
     for checkpoint in run.checkpoints():
         model = run.load_checkpoint(checkpoint.step)
@@ -56,7 +53,7 @@ def _over_checkpoints(study: Study, run: Run) -> tuple[list[int], np.ndarray, np
         steps.append(checkpoint.step)
         accuracy.append(float(sequence_accuracy(model(batch.tokens, batch.mask), batch).mean()))
         previous.append(scores.mean("previous_token_score"))
-        prefix.append(scores.mean("prefix_matching_score"))
+        prefix.append(scores.mean(study.match))
     return steps, np.array(accuracy), np.array(previous), np.array(prefix)
 
 
@@ -96,14 +93,17 @@ def _loss(study: Study, run: Run, change: PhaseChange) -> Curve:
     )
 
 
-def _scores(steps: Sequence[int], series: Sequence[tuple[str, np.ndarray, bool]], change: PhaseChange) -> Curve:
+def _scores(
+    study: Study, steps: Sequence[int], series: Sequence[tuple[str, np.ndarray, bool]], change: PhaseChange
+) -> Curve:
     return Curve(
         id="induction.training_scores",
         section=SECTION,
         title="Head scores and accuracy over the same steps",
         caption=f"At every checkpoint, on {SEQUENCES} validation sequences: accuracy at scored positions, and the "
         "score of "
-        "each head of S0 (previous token) and S1 (prefix matching), or of the nearest head where a set is empty.",
+        f"each head of S0 (previous token) and S1 ({LABELS[study.match]}), or of the nearest head where a set is "
+        f"empty, on {study.scored_on}.",
         x_label="training step",
         y_label="score",
         x_scale="log",

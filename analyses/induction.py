@@ -20,6 +20,7 @@ from analyses._induction_training import findings as training_findings
 from workbench.analysis import Analysis, Budget, Progress
 from workbench.errors import WorkbenchError
 from workbench.findings import Finding, Notice
+from workbench.head_scores import KEYS
 from workbench.runs import Run
 from workbench.subject import Subject
 
@@ -32,6 +33,7 @@ WORDS = (
     "previous-token score",
     "duplicate-token score",
     "prefix matching",
+    "induction keys",
     "copying",
     "OV eigenvalue copying",
     "S1, induction heads",
@@ -66,7 +68,8 @@ class Induction(Analysis):
         if subject.run is not None:
             progress("checkpoints")
             found += _training(study, subject.run, budget)
-        return [*found, *check_findings(study), *definitions(WORDS)]
+        words = [w for w in WORDS if w != "induction keys" or study.match == KEYS]
+        return [*found, *check_findings(study), *definitions(words)]
 
 
 def _training(study: Study, run: Run, budget: Budget) -> list[Finding]:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from reports import page
-from workbench import storage, training
+from workbench import registry, storage, training
 from workbench.app import commands as command_folder
 from workbench.app import main as main_module
 from workbench.app import pages, pipeline, settings, words
@@ -176,6 +176,13 @@ def test_the_command_of_a_spec_makes_the_spec_again(name: str, sets: tuple[str, 
     arguments = main_module.build_parser().parse_args(command.replace("'my run'", "run").split()[1:])
     assert settings.resolve(arguments.task, arguments.preset, arguments.sets) == spec
     assert (arguments.seed, arguments.out) == (7, "run")
+
+
+@pytest.mark.parametrize("task", registry.find("tasks"))
+def test_a_task_starts_from_its_own_preset(task: str) -> None:
+    own = settings.resolve(task)
+    assert own == settings.resolve(task, own.task.preset)
+    assert own.train.steps == PRESETS[own.task.preset].train["steps"]
 
 
 # Bad input

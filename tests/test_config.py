@@ -101,6 +101,8 @@ def test_presets_as_documented() -> None:
     assert "head_sparsity" not in preset("shared").train
     assert preset("shared").model == preset("default").model
     assert preset("teaching").model["n_heads"] == 1
+    assert preset("winograd").model == preset("shared").model
+    assert preset("identifiers").model == {**preset("shared").model, "positions": "alibi"}
 
 
 def test_unknown_preset() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -23,13 +24,33 @@ from workbench.analysis import Budget
 from workbench.components import head_names
 from workbench.errors import WorkbenchError
 from workbench.findings import Answer, Attention, Claim, Heatmap, Table
-from workbench.head_scores import impostor_check
+from workbench.head_scores import KEYS, impostor_check
 from workbench.model.transformer import Transformer
 from workbench.probes import probe_periods
 from workbench.subject import Subject
+from workbench.task import Batch, Floor, Task, Vocabulary
 
 VARYING = RepeatedTokens(n_ctx=32, d_vocab=25, period_min=6, period_max=14)
 FIXED = RepeatedTokens(n_ctx=32, d_vocab=25, period="fixed", period_min=12, period_max=14)
+
+
+@dataclass(frozen=True)
+class OwnLines(Task):
+    """The same sequences, of a task that names the induction keys and does not say that it repeats blocks."""
+
+    n_ctx: int = VARYING.n_ctx
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return VARYING.vocabulary
+
+    def sample(self, n: int, split: str, stream: torch.Generator) -> Batch:
+        return VARYING.sample(n, split, stream)
+
+    def floor(self) -> Floor:
+        return VARYING.floor()
+
+
 IDS = [
     "loss_vs_ceiling",
     "previous_token_heads",
@@ -43,7 +64,7 @@ IDS = [
 SET_CLAIMS = ("necessary_previous_token", "necessary_induction", "sufficient", "k_path", "sharing")
 
 
-def analyse(planted: hand_models.Planted, task: RepeatedTokens):
+def analyse(planted: hand_models.Planted, task: Task):
     findings = ANALYSIS.run(planted.subject(task), Budget(samples=128, selection_samples=64), lambda stage: None)
     claims = {f.id.removeprefix("induction."): f for f in findings if isinstance(f, Claim)}
     tables = {f.id.removeprefix("induction."): f for f in findings if isinstance(f, Table)}
@@ -383,3 +404,32 @@ def test_a_long_context_is_analysed_and_checked():
     assert (
         probe_periods(Subject(model, task.vocabulary, RepeatedTokens(n_ctx=270, d_vocab=65, period_max=40)))[-1] == 40
     )
+
+
+def test_a_task_that_repeats_no_block_is_scored_on_its_own_lines(planted):
+    """On paper: at a scored query the planted induction head puts all of its attention on the keys that the task names."""
+    model, _, blocks, _ = planted
+    findings, claims, tables = analyse(model, OwnLines())
+    study = conduct(
+        model.subject(OwnLines()), OwnLines(), Budget(samples=128, selection_samples=64), lambda stage: None
+    )
+    assert study.periods == ()
+    assert study.match == KEYS
+    assert (study.sets.s0, study.sets.s1) == (model.previous_token, model.induction)
+    assert study.test.mean(KEYS)[1, 0] == pytest.approx(1.0, abs=1e-3)
+    assert claims["induction_heads"].verdict == claims["necessary_induction"].verdict == "supported"
+    assert "on its own sequences" in claims["induction_heads"].statement
+    assert "varying periods" in blocks["induction_heads"].statement
+    row = next(r for r in tables["heads"].rows if r["head"] == "L1.H0")
+    assert row["induction_key"] == pytest.approx(1.0, abs=1e-3)
+    heatmap = next(f for f in findings if f.id == "induction.head_scores")
+    assert "own sequences" in heatmap.caption
+    assert "induction keys" in [p.title for p in heatmap.panels]
+    words = [f.title for f in findings if type(f).__name__ == "Definition"]
+    assert "induction keys" in words
+
+
+def test_no_induction_head_on_own_lines_is_said_as_that():
+    findings, claims, _ = analyse(hand_models.inert(), OwnLines())
+    assert claims["induction_heads"].verdict == "contradicted"
+    assert "on the task's own sequences" in next(f for f in findings if isinstance(f, Answer)).text

@@ -153,6 +153,16 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
             model={"n_layers": 2, "n_heads": 1, "d_model": 64, "d_head": 32, "positions": "rotary", "norm": "pre"},
             train={"steps": 600},
         ),
+        "winograd": Preset(
+            "as shared, 300 steps: where the task winograd starts from",
+            model={"n_layers": 2, "n_heads": 4, "d_model": 64, "d_head": 32, "positions": "rotary", "norm": "pre"},
+            train={"steps": 300},
+        ),
+        "identifiers": Preset(
+            "as shared with ALiBi positions, 1,000 steps: where the task identifiers starts from",
+            model={"n_layers": 2, "n_heads": 4, "d_model": 64, "d_head": 32, "positions": "alibi", "norm": "pre"},
+            train={"steps": 1000},
+        ),
         "large": Preset(
             "four layers of eight heads with MLPs on longer sequences: worth a GPU",
             task={"n_ctx": 256, "d_vocab": 513, "period_min": 16, "period_max": 96},

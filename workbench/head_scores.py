@@ -1,4 +1,5 @@
-"""What heads do on repeated blocks: four scores with chance and interval, the sets chosen by them, and the impostors.
+"""What heads do on a probe: four scores (five on a task's own lines) with chance and interval, the sets chosen by them,
+and the impostors.
 
 Scores are means over queries, then over sequences; intervals are bootstraps over sequences. Patterns are reduced as
 they arise: at no time does more than one layer's pattern of one chunk of sequences exist.
@@ -27,12 +28,14 @@ from workbench.statistics import mean_intervals
 from workbench.task import Vocabulary
 
 __all__ = [
+    "KEYS",
     "SCORES",
     "HeadScores",
     "HeadSets",
     "ImpostorRow",
     "duplicate_token",
     "impostor_check",
+    "matching",
     "prefix_matching",
     "previous_token",
     "score_heads",
@@ -45,6 +48,10 @@ TARGETS = {
     "prefix_matching_score": pattern_scores.prefix_targets,
 }
 SCORES = (*TARGETS, "copying_score")
+
+KEYS = "induction_key_score"
+"""On a task's own sequences: attention to the keys that the task names as a perfect induction head's, at scored
+queries, summed. It takes the part of prefix matching where a token alone does not say which earlier place is meant."""
 
 INDUCTION_RATIO = 3.0
 """Prefix matching from this many times chance on varying periods: an induction head."""
@@ -112,14 +119,17 @@ def score_heads(model: Transformer, vocabulary: Vocabulary, probe: Probe, *, chu
         WorkbenchError: a probe that breaks one of these, or is longer than the model's context.
     """
     _check(vocabulary, probe)
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in SCORES}
-    chances: dict[str, list[Tensor]] = {name: [] for name in TARGETS}
-    left_out = dict.fromkeys(SCORES, 0) | {"copying_score": len(probe) * probe.bos}
+    names = (*TARGETS, *([] if probe.keys is None else [KEYS]))
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*names, "copying_score")}
+    chances: dict[str, list[Tensor]] = {name: [] for name in names}
+    left_out = dict.fromkeys(parts, 0) | {"copying_score": len(probe) * probe.bos}
     size = max(1, chunk_tokens // probe.tokens.shape[1])
     device = model.unembed.W_U.device
     for start in range(0, len(probe), size):
         tokens = probe.tokens[start : start + size].to(device)
         targets = {name: find(tokens, probe.bos) for name, find in TARGETS.items()}
+        if probe.keys is not None:
+            targets[KEYS] = probe.keys[start : start + size].to(device)
         for name, found in targets.items():
             _require_targets(name, found)
             chances[name].append(pattern_scores.chance(found))
@@ -140,7 +150,7 @@ def _score_chunk(
     model: Transformer, tokens: Tensor, targets: Mapping[str, Tensor], bos: bool
 ) -> dict[str, list[Tensor]]:
     """Score name -> one ``[batch head]`` a layer. Only the values of the layer at work are kept, to weigh them."""
-    scored: dict[str, list[Tensor]] = {name: [] for name in SCORES}
+    scored: dict[str, list[Tensor]] = {name: [] for name in (*targets, "copying_score")}
     value: list[Tensor] = []
 
     def keep(v: Tensor) -> Tensor:
@@ -201,15 +211,21 @@ class HeadSets:
     s1: tuple[Head, ...]
 
 
+def matching(scores: HeadScores) -> str:
+    """The score that says whether a head inducts: by the keys that the task names, else by prefix matching."""
+    return KEYS if KEYS in scores.per_sequence else "prefix_matching_score"
+
+
 def select_sets(scores: HeadScores) -> HeadSets:
     """Choose the sets from scores on varying periods (of a split that is not the one they are tested on).
 
-    S1: prefix matching at least 3 x chance. S0: a previous-token score at least 2 x chance, in layers below S1's
-    highest.
+    S1: prefix matching (on a task's own sequences: attention to the keys that it names) at least 3 x chance. S0: a
+    previous-token score at least 2 x chance, in layers below S1's highest.
     """
-    prefix, previous = scores.mean("prefix_matching_score"), scores.mean("previous_token_score")
+    match = matching(scores)
+    prefix, previous = scores.mean(match), scores.mean("previous_token_score")
     heads = all_heads(*prefix.shape)
-    s1 = tuple(h for h in heads if prefix[h] >= INDUCTION_RATIO * scores.chance["prefix_matching_score"])
+    s1 = tuple(h for h in heads if prefix[h] >= INDUCTION_RATIO * scores.chance[match])
     top = max((h.layer for h in s1), default=0)
     enough = PREVIOUS_RATIO * scores.chance["previous_token_score"]
     return HeadSets(tuple(h for h in heads if h.layer < top and previous[h] >= enough), s1)

@@ -1,4 +1,4 @@
-"""Sequences that make heads show what they do, for any vocabulary: blocks of distinct tokens, repeated.
+"""Sequences that make heads show what they do: blocks of distinct tokens, repeated, or a task's own lines.
 
 Axes: ``batch pos``.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
-from workbench.task import Vocabulary
+from workbench.task import Batch, Vocabulary
 
 if TYPE_CHECKING:
     from workbench.subject import Subject
@@ -27,13 +27,15 @@ class Probe:
     Attributes:
         tokens: ids. mask: True where a token is real (everywhere, for repeated blocks).
         bos: whether position 0 holds the begin token; it occurs nowhere else.
-        periods: the block length of each sequence.
+        periods: the block length of each sequence; None for a task's own.
+        keys: the keys that the task names as a perfect induction head's, at scored queries; None for repeated blocks.
     """
 
     tokens: Int[Tensor, "batch pos"]
     mask: Bool[Tensor, "batch pos"]
     bos: bool
-    periods: Int[Tensor, " batch"]
+    periods: Int[Tensor, " batch"] | None
+    keys: Bool[Tensor, "batch query_pos key_pos"] | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -78,6 +80,22 @@ def repeated_blocks(
     if vocabulary.bos is not None:
         tokens = torch.cat([torch.full((n, 1), vocabulary.bos), tokens], dim=1)
     return Probe(tokens, torch.ones_like(tokens, dtype=torch.bool), bos, period)
+
+
+def task_lines(batch: Batch, vocabulary: Vocabulary) -> Probe:
+    """A task's own sequences as a probe, with the induction keys that it names at its scored queries.
+
+    Raises:
+        WorkbenchError: a batch that names no induction keys.
+    """
+    if "induction" not in batch.key_masks:
+        raise WorkbenchError(
+            "the task's own sequences cannot show induction",
+            expected='key_masks["induction"], the keys of a perfect induction head',
+            got=", ".join(batch.key_masks) or "no key masks",
+        )
+    keys = batch.key_masks["induction"] & batch.scored[:, :, None]
+    return Probe(batch.tokens, batch.mask, vocabulary.bos is not None, None, keys)
 
 
 def varying_periods(n_ctx: int, n_ordinary: int, low: int = 6, high: int = 20) -> tuple[int, ...]:

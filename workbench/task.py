@@ -188,6 +188,11 @@ class Task(ABC):
         return {}
 
     @property
+    def preset(self) -> str:
+        """The preset that training this task starts from, unless another is asked for."""
+        return "default"
+
+    @property
     def name(self) -> str:
         """The name of the file that defines the task."""
         return type(self).__module__.rpartition(".")[2]

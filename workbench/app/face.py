@@ -56,7 +56,7 @@ def train(
     task: str,
     out: str | Path,
     *,
-    preset: str = settings.DEFAULT_PRESET,
+    preset: str | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
     device: str = "auto",

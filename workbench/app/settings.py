@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from workbench.task import Task
 
 GROUPS = ("task", "model", "train")
-DEFAULT_PRESET = "default"
 
 
 @dataclass(frozen=True)
@@ -55,23 +54,26 @@ def parse_sets(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 def resolve(
     task_name: str,
-    preset_name: str = DEFAULT_PRESET,
+    preset_name: str | None = None,
     sets: Sequence[str] = (),
     plugins: Sequence[str | Path] = (),
     *,
     precision: str | None = None,
 ) -> Spec:
-    """Task, model and training of a command line.
+    """Task, model and training of a command line; without a preset's name, from the task's own.
 
     Raises:
         WorkbenchError: an unknown task, preset, group or option (with the nearest ones), an impossible value, or a
             preset made for the options of another task.
     """
-    start, chosen = preset(preset_name), parse_sets(sets)
+    chosen = parse_sets(sets)
+    start = None if preset_name is None else preset(preset_name)
     if precision is not None:
         chosen["train"]["precision"] = precision
     task = load_task(task_name, plugins=plugins)
-    _check_fit(task, preset_name, start.task)
+    if start is None:
+        preset_name, start = task.preset, preset(task.preset)
+    _check_fit(task, str(preset_name), start.task)
     task = override(task, {**start.task, **chosen["task"]}, "task")
     _check_heads(start.model, chosen["model"])
     model = model_config({**start.model, **chosen["model"]}, d_vocab=len(task.vocabulary), n_ctx=task.n_ctx)
@@ -108,7 +110,7 @@ def train_command(
     execution: Mapping[str, Any] = MappingProxyType({}),
     allow_leaky: bool = False,
 ) -> str:
-    """The command that trains exactly this spec: what differs from the default preset is written out.
+    """The command that trains exactly this spec: what differs from the task's own preset is written out.
 
     Args:
         execution: how the run was executed, as its record says; threads, device and compilation are taken from it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from workbench.app.settings import DEFAULT_PRESET
 from workbench.config import PRESETS
 
 
@@ -35,7 +34,7 @@ def task(parser: argparse.ArgumentParser) -> None:
 def preset(parser: argparse.ArgumentParser) -> None:
     """``--preset NAME``."""
     parser.add_argument(
-        "--preset", metavar="NAME", default=DEFAULT_PRESET, help=f"where to start from: {', '.join(PRESETS)}"
+        "--preset", metavar="NAME", help=f"where to start from (default: the task's own): {', '.join(PRESETS)}"
     )
 
 
