@@ -71,6 +71,20 @@ MEANINGS = {
         "alone shows nothing here."
     ),
     "keep-only": ("Every head outside the set is replaced."),
+    "direct logit attribution": (
+        "What a part writes into the final residual stream, through the final norm with its scale held at the clean "
+        "value, on the direction of the answer (Elhage et al. 2021). All parts add up to the logit. A head's share of "
+        "the value bias stands apart; what it does through later layers is not in it."
+    ),
+    "centred logit": "A token's logit minus the mean over the vocabulary, a shift that softmax ignores.",
+    "logit difference": (
+        "The logit of the right answer minus that of the other one (Wang et al. 2022); for a task with twins the other "
+        "one is the twin's answer."
+    ),
+    "logit lens": (
+        "Final norm and unembedding applied to the residual stream before its end (nostalgebraist 2020). Own scale: "
+        "the norm divides by the stream's scale at that place; final scale: by the clean one at the end, frozen."
+    ),
     "path cut": (
         "The receivers' keys (queries, values) read a residual stream in which the senders' writes are replaced by "
         "their means, and which is normed anew; every other path stays."

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.ablation import CutPath, Intervention, KeepOnly, Mean, PathKind, Resample, Zero
+from workbench.ablation import Intervention, KeepOnly, Mean, Resample, Zero
 from workbench.analysis import Budget, Progress
 from workbench.behaviour import Judgement, there
 from workbench.checks import Checks, self_checks
 from workbench.components import Head
+from workbench.cut_path import CutPath, PathKind
 from workbench.errors import WorkbenchError
 from workbench.head_scores import HeadScores, HeadSets, ImpostorRow, impostor_check, matching, score_heads, select_sets
 from workbench.measure import Effect, measure, run

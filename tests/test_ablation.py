@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.small_models import subject
-from workbench.ablation import CutPath, KeepOnly, Mean, Pairing, Resample, Zero, intervention_from_json
+from workbench.ablation import KeepOnly, Mean, Resample, Zero
 from workbench.components import Head, as_heads
 from workbench.config import ModelConfig
+from workbench.cut_path import CutPath
 from workbench.errors import WorkbenchError
-from workbench.reference import build_reference
+from workbench.interventions import from_json
+from workbench.reference import Pairing, build_reference
 
 REFERENCE = build_reference(subject({"norm": "pre", "positions": "learned"}), split="validation", size=16)
 SAID = "mean over 16 validation sequences of random (seed 0), per position"
@@ -53,7 +55,7 @@ def test_pairings_differ_by_seed_and_need_two_sequences():
 
 
 def test_heads_are_read_from_names_sorted_without_repeats():
-    assert Zero("L1.H0, L0.H1").heads == (Head(0, 1), Head(1, 0))
+    assert Zero("L1.H0, L0.H1").parts == (Head(0, 1), Head(1, 0))
     assert Zero([Head(1, 0), "L1.H0"]) == Zero("L1.H0") == Zero(Head(1, 0))
     with pytest.raises(WorkbenchError, match="cannot be read"):
         Zero("head 3")
@@ -68,7 +70,7 @@ def test_values_compare_and_hash_by_everything_that_they_say():
 @pytest.mark.parametrize("intervention", every_kind, ids=repr)
 def test_every_kind_is_stored_as_json_and_read_back(intervention):
     stored = json.loads(json.dumps(intervention.to_json()))
-    assert intervention_from_json(stored, {REFERENCE.hash: REFERENCE}) == intervention
+    assert from_json(stored, {REFERENCE.hash: REFERENCE}) == intervention
     assert "mean_z" not in json.dumps(stored)
 
 
@@ -133,16 +135,16 @@ def test_paths_that_do_not_exist_are_errors():
 
 def test_keep_only_takes_a_way_of_replacing_without_heads():
     for by in (Zero("L0.H0"), Zero((), frozen_patterns=True)):
-        with pytest.raises(WorkbenchError, match="without heads of its own"):
+        with pytest.raises(WorkbenchError, match="without parts, places or modes of its own"):
             KeepOnly("L0.H1", by)
 
 
 def test_stored_values_that_cannot_be_read_back_are_errors():
     with pytest.raises(WorkbenchError, match=rf"not at hand: expected {REFERENCE.hash[:12]}, got none"):
-        intervention_from_json(Mean("L0.H1", REFERENCE).to_json(), {})
+        from_json(Mean("L0.H1", REFERENCE).to_json(), {})
     with pytest.raises(WorkbenchError, match=r"unknown intervention 'Zeros'.*Zero"):
-        intervention_from_json({"kind": "Zeros"}, {})
+        from_json({"kind": "Zeros"}, {})
     stored = Resample("L0.H1", Pairing(8)).to_json()
     stored["pairing"]["hash"] = "0" * 64
     with pytest.raises(WorkbenchError, match="comes out differently"):
-        intervention_from_json(stored, {})
+        from_json(stored, {})

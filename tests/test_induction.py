@@ -407,7 +407,7 @@ def test_a_long_context_is_analysed_and_checked():
 
 
 def test_a_task_that_repeats_no_block_is_scored_on_its_own_lines(planted):
-    """On paper: at a scored query the planted induction head puts all of its attention on the keys that the task names."""
+    """On paper: at a scored query the planted induction head attends only to the keys that the task names."""
     model, _, blocks, _ = planted
     findings, claims, tables = analyse(model, OwnLines())
     study = conduct(

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from tasks.repeated_tokens import RepeatedTokens
 from tests import hand_models
 from tests.small_models import hooks_left, model, seeds, shapes, subject
-from workbench.ablation import CutPath, KeepOnly, Mean, Resample, Zero
+from workbench.ablation import KeepOnly, Mean, Resample, Zero
 from workbench.checks import deviation
 from workbench.components import all_heads
+from workbench.cut_path import CutPath
 from workbench.errors import WorkbenchError
 from workbench.hooks import Edit, capture, intervene
 from workbench.measure import measure, run

@@ -20,9 +20,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.ablation import CutPath, KeepOnly, Mean, Resample, Zero
+    from workbench.ablation import KeepOnly, Mean, Resample, Zero
     from workbench.app.face import open, train
     from workbench.components import Head
+    from workbench.cut_path import CutPath
     from workbench.errors import WorkbenchError
     from workbench.reference import Pairing, build_reference
     from workbench.subject import Subject
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CutPath",
     "Head",
+    "Joint",
     "KeepOnly",
+    "Layer",
     "Mean",
+    "Mlp",
     "Pairing",
     "Resample",
     "Subject",
@@ -43,9 +47,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ablation": ("CutPath", "KeepOnly", "Mean", "Resample", "Zero"),
+    "ablation": ("Joint", "KeepOnly", "Mean", "Resample", "Zero"),
     "app.face": ("open", "train"),
-    "components": ("Head",),
+    "components": ("Head", "Layer", "Mlp"),
+    "cut_path": ("CutPath",),
     "errors": ("WorkbenchError",),
     "reference": ("Pairing", "build_reference"),
     "subject": ("Subject",),

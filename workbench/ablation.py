@@ -1,31 +1,44 @@
-"""Interventions as frozen values: what replaces the z of which heads, printed, compared, stored.
+"""Interventions as frozen values: what replaces the output of which parts, where, printed, compared, stored.
 
-A value holds no tensor of a pass and changes nothing by itself; :mod:`workbench.measure` carries it out. "z" is a
-head's weighted values, ``[batch pos head d_head]``; whatever is computed after it is computed anew, unless patterns are
-frozen: then every pattern of the model is held at its clean value, and only the direct effect of what the heads write
-remains.
+A value holds no tensor of a pass and changes nothing by itself; :mod:`workbench.measure` carries it out. A head's
+output is its "z", the weighted values ``[batch pos head d_head]``; an MLP's is what it writes, ``[batch pos d_model]``.
+Whatever is computed after it is computed anew, but for what a mode of the whole holds at its clean value:
+
+* frozen patterns: every attention pattern of the model, so that only the direct effect of what is written remains;
+* frozen norm: the scale of the final norm, so that what is written reaches the logits linearly.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
-from workbench.components import Head, all_heads, as_heads, check_heads, head_names
+from workbench.components import (
+    Head,
+    Mlp,
+    Part,
+    Parts,
+    all_heads,
+    all_parts,
+    as_parts,
+    expand,
+    part_names,
+)
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError, unknown_name
+from workbench.places import Place
 from workbench.reference import Pairing, ReferenceSet
-
-Heads = str | Head | Iterable[str | Head]
-"""How heads are given: ``"L1.H0"``, ``"L0.H0, L1.H0"``, Heads, or any mixture. Kept as a sorted tuple of Heads."""
 
 
 class Intervention(ABC):
-    """A change to a pass."""
+    """A change to a pass. ``a + b`` is both at once."""
 
     frozen_patterns: bool
+    frozen_norm: bool
+    replaces: ClassVar[bool] = True
+    """Whether the whole output of its targets is replaced, and not what they write on one path."""
 
     @property
     @abstractmethod
@@ -33,52 +46,62 @@ class Intervention(ABC):
         """What is replaced by what, as a sentence for the page without its full stop."""
 
     @abstractmethod
-    def targets(self, config: ModelConfig) -> tuple[Head, ...]:
-        """The heads whose z (for a cut path: whose write on that path) is replaced in a model of this shape."""
+    def targets(self, config: ModelConfig) -> tuple[Head | Mlp, ...]:
+        """The parts whose output (for a cut path: whose write on that path) is replaced in a model of this shape."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Plain data; references and pairings by spec and hash. :func:`intervention_from_json` reads it back."""
+        """Plain data; references and pairings by spec and hash. ``interventions.from_json`` reads it back."""
 
     def __str__(self) -> str:
         return self.semantics
 
+    def __add__(self, other: Intervention) -> Joint:
+        return Joint((self, other))
+
 
 @dataclass(frozen=True, repr=False)
 class _Replace(Intervention):
-    """The z of a set of heads is replaced."""
+    """The output of a set of parts is replaced.
 
-    heads: Heads
+    Attributes:
+        parts: heads, MLPs, layers. at: named positions or indices at which it is; none for everywhere.
+        frozen_patterns, frozen_norm: modes of the whole.
+    """
+
+    parts: Parts
+    _: KW_ONLY
+    frozen_patterns: bool = False
+    frozen_norm: bool = False
+    at: Place | Sequence[Place] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "heads", as_heads(self.heads))
+        object.__setattr__(self, "parts", as_parts(self.parts))
+        object.__setattr__(self, "at", _places(self.at))
 
     @property
     @abstractmethod
     def replacement(self) -> str:
-        """What stands in for z, as words."""
+        """What stands in for the output, as words."""
 
     @property
     def semantics(self) -> str:
-        return f"z of {_names(self.heads)} replaced by {self.replacement}{_frozen(self)}"
+        return f"{_output(self.parts)} replaced by {self.replacement}{_where(_places(self.at))}{_modes(self)}"
 
-    def targets(self, config: ModelConfig) -> tuple[Head, ...]:
-        heads = as_heads(self.heads)
-        check_heads(heads, config.n_layers, config.n_heads)
-        return heads
+    def targets(self, config: ModelConfig) -> tuple[Head | Mlp, ...]:
+        return expand(as_parts(self.parts), config)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__, "heads": _list(self.heads), "frozen_patterns": self.frozen_patterns}
+        return {"kind": type(self).__name__, "parts": _list(self.parts), "at": list(_places(self.at)), **_flags(self)}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({_names(self.heads)}; {self.replacement}{_frozen(self)})"
+        names = part_names(as_parts(self.parts))
+        return f"{type(self).__name__}({names}; {self.replacement}{_where(_places(self.at))}{_modes(self)})"
 
 
 @dataclass(frozen=True, repr=False)
 class Zero(_Replace):
-    """z is 0."""
-
-    frozen_patterns: bool = False
+    """The output is 0."""
 
     @property
     def replacement(self) -> str:
@@ -87,10 +110,9 @@ class Zero(_Replace):
 
 @dataclass(frozen=True, repr=False)
 class Mean(_Replace):
-    """z is its mean over a reference set."""
+    """The output is its mean over a reference set."""
 
     reference: ReferenceSet
-    frozen_patterns: bool = False
 
     @property
     def replacement(self) -> str:
@@ -102,10 +124,9 @@ class Mean(_Replace):
 
 @dataclass(frozen=True, repr=False)
 class Resample(_Replace):
-    """z is that of the paired other sequence of the same batch, at the same position, in a clean pass."""
+    """The output is that of the paired other sequence of the same batch, at the same position, in a clean pass."""
 
     pairing: Pairing
-    frozen_patterns: bool = False
 
     @property
     def replacement(self) -> str:
@@ -115,173 +136,144 @@ class Resample(_Replace):
         return {**super().to_json(), "pairing": self.pairing.to_json()}
 
 
+Among = Literal["heads", "parts"]
+
+
 @dataclass(frozen=True, repr=False)
 class KeepOnly(Intervention):
-    """Everything but ``heads`` is replaced, ``by`` a way without heads of its own: ``KeepOnly(s, Mean((), ref))``."""
+    """Everything but ``parts`` is replaced, ``by`` a way without parts of its own: ``KeepOnly(s, Mean((), ref))``.
 
-    heads: Heads
+    Attributes:
+        among: what "everything" is: all heads (the MLPs stay), or all parts, heads and MLPs.
+    """
+
+    parts: Parts
     by: Zero | Mean | Resample
+    _: KW_ONLY
     frozen_patterns: bool = False
+    frozen_norm: bool = False
+    among: Among = "heads"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "heads", as_heads(self.heads))
-        if self.by.heads or self.by.frozen_patterns:
+        object.__setattr__(self, "parts", as_parts(self.parts))
+        if self.by != type(self.by)((), *([] if isinstance(self.by, Zero) else [_source(self.by)])):
             raise WorkbenchError(
-                "keep-only takes a way of replacing, without heads of its own",
+                "keep-only takes a way of replacing, without parts, places or modes of its own",
                 expected="Zero(()), Mean((), reference) or Resample((), pairing)",
                 got=repr(self.by),
             )
+        if self.among not in ("heads", "parts"):
+            raise unknown_name("keep-only among", self.among, ("heads", "parts"))
+        if self.among == "heads" and not all(isinstance(p, Head) for p in as_parts(self.parts)):
+            raise WorkbenchError(
+                "keep-only among heads keeps heads",
+                expected='heads, or among="parts"',
+                got=part_names(as_parts(self.parts)),
+            )
 
     @property
     def semantics(self) -> str:
-        return f"z of every head but {_names(self.heads)} replaced by {self.by.replacement}{_frozen(self)}"
+        kept = part_names(as_parts(self.parts))
+        every = "z of every head" if self.among == "heads" else "the output of every head and MLP"
+        return f"{every} but {kept} replaced by {self.by.replacement}{_modes(self)}"
 
-    def targets(self, config: ModelConfig) -> tuple[Head, ...]:
-        kept = as_heads(self.heads)
-        check_heads(kept, config.n_layers, config.n_heads)
-        return tuple(h for h in all_heads(config.n_layers, config.n_heads) if h not in kept)
+    def targets(self, config: ModelConfig) -> tuple[Head | Mlp, ...]:
+        kept = expand(as_parts(self.parts), config)
+        every = all_heads(config.n_layers, config.n_heads) if self.among == "heads" else all_parts(config)
+        return tuple(p for p in every if p not in kept)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "KeepOnly",
-            "heads": _list(self.heads),
-            "by": self.by.to_json(),
-            "frozen_patterns": self.frozen_patterns,
-        }
+        names = _list(self.parts)
+        return {"kind": "KeepOnly", "parts": names, "among": self.among, "by": self.by.to_json(), **_flags(self)}
 
     def __repr__(self) -> str:
-        return f"KeepOnly({_names(self.heads)}; {self.by.replacement}{_frozen(self)})"
-
-
-PathKind = Literal["Q", "K", "V"]
-INPUTS: Mapping[str, str] = {"Q": "queries", "K": "keys", "V": "values"}
+        return f"KeepOnly({part_names(as_parts(self.parts))} of {self.among}; {self.by.replacement}{_modes(self)})"
 
 
 @dataclass(frozen=True, repr=False)
-class CutPath(Intervention):
-    """The direct path from the senders to the receivers' queries, keys or values is cut.
+class Joint(Intervention):
+    """Several interventions in one pass, under the same modes; no part is replaced twice."""
 
-    That input of each receiver sees a residual stream in which the writes of the senders below it are replaced by their
-    means over the reference, the norm computed anew on it. What the senders write to everything else stays.
-    """
-
-    kind: PathKind
-    senders: Heads
-    receivers: Heads
-    reference: ReferenceSet
-
-    frozen_patterns: ClassVar[bool] = False  # type: ignore[misc]
+    members: Sequence[Intervention]
 
     def __post_init__(self) -> None:
-        if self.kind not in INPUTS:
-            raise unknown_name("path", self.kind, INPUTS)
-        senders, receivers = as_heads(self.senders), as_heads(self.receivers)
-        object.__setattr__(self, "senders", senders)
-        object.__setattr__(self, "receivers", receivers)
-        if senders and receivers and senders[0].layer >= receivers[-1].layer:
+        flat: list[Intervention] = []
+        for member in self.members:
+            flat += member.members if isinstance(member, Joint) else [member]
+        object.__setattr__(self, "members", tuple(flat))
+        if not flat:
+            raise WorkbenchError("a joint intervention has no members", expected="at least one", got="none")
+        modes = {(m.frozen_patterns, m.frozen_norm) for m in flat}
+        if len(modes) > 1:
             raise WorkbenchError(
-                "no path leads from the senders to the receivers",
-                expected=f"a sender in a layer below {receivers[-1].layer}",
-                got=head_names(senders),
+                "interventions of different modes cannot be joined",
+                expected="frozen patterns and frozen norm alike for all: they are modes of the whole pass",
+                got="; ".join(map(repr, flat)),
             )
 
     @property
-    def ends(self) -> tuple[tuple[Head, ...], tuple[Head, ...]]:
-        """The senders that lie below some receiver, and the receivers that lie above some sender."""
-        senders, receivers = as_heads(self.senders), as_heads(self.receivers)
-        if not (senders and receivers):
-            return (), ()
-        top, bottom = receivers[-1].layer, senders[0].layer
-        return tuple(h for h in senders if h.layer < top), tuple(h for h in receivers if h.layer > bottom)
+    def frozen_patterns(self) -> bool:  # type: ignore[override]
+        """Of all members."""
+        return self.members[0].frozen_patterns
+
+    @property
+    def frozen_norm(self) -> bool:  # type: ignore[override]
+        """Of all members."""
+        return self.members[0].frozen_norm
 
     @property
     def semantics(self) -> str:
-        return (
-            f"the {INPUTS[self.kind]} of {_names(self.receivers)} read a residual stream in which the writes of "
-            f"{_names(self.senders)} are replaced by their {self.reference.describe()}"
-        )
+        return "; ".join(member.semantics for member in self.members)
 
-    def targets(self, config: ModelConfig) -> tuple[Head, ...]:
-        senders, receivers = as_heads(self.senders), as_heads(self.receivers)
-        check_heads((*senders, *receivers), config.n_layers, config.n_heads)
-        if config.norm == "post":
+    def targets(self, config: ModelConfig) -> tuple[Head | Mlp, ...]:
+        found: list[Head | Mlp] = []
+        for member in self.members:
+            found += member.targets(config)
+        replaced = [t for m in self.members if m.replaces and not _placed(m) for t in m.targets(config)]
+        twice = next((t for t in replaced if replaced.count(t) > 1), None)
+        if twice is not None:
             raise WorkbenchError(
-                "cutting a path is not applicable to a post-norm model",
-                expected="a residual stream that is a sum of writes (norm pre or none)",
-                got="norm post",
+                "a joint intervention replaces a part twice", expected="each part in one member", got=str(twice)
             )
-        if config.attention == "uniform" and self.kind != "V":
-            raise WorkbenchError(
-                f"there is no {self.kind} path",
-                expected="learned attention",
-                got="uniform attention, without queries and keys",
-            )
-        return self.ends[0]
+        return expand(found, config)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "CutPath",
-            "path": self.kind,
-            "senders": _list(self.senders),
-            "receivers": _list(self.receivers),
-            "reference": self.reference.to_json(),
-        }
+        return {"kind": "Joint", "members": [member.to_json() for member in self.members]}
 
     def __repr__(self) -> str:
-        return f"CutPath({self.kind}: {_names(self.senders)} to {_names(self.receivers)}; {self.reference!r})"
+        return " + ".join(map(repr, self.members))
 
 
-def intervention_from_json(data: Mapping[str, Any], references: Mapping[str, ReferenceSet]) -> Intervention:
-    """The intervention that ``to_json`` wrote.
-
-    Args:
-        references: the reference sets at hand, by hash.
-
-    Raises:
-        WorkbenchError: an unknown kind, a reference that is not at hand, or a pairing that comes out differently.
-    """
-
-    def reference(stored: Mapping[str, Any]) -> ReferenceSet:
-        if stored["hash"] not in references:
-            raise WorkbenchError(
-                "the reference set of a stored intervention is not at hand",
-                expected=stored["hash"][:12],
-                got=", ".join(h[:12] for h in references) or "none",
-                next_step="Build it again from its task, split, seed and size.",
-            )
-        return references[stored["hash"]]
-
-    kind = str(data.get("kind"))
-    if kind == "CutPath":
-        return CutPath(
-            data["path"], as_heads(data["senders"]), as_heads(data["receivers"]), reference(data["reference"])
-        )
-    if kind not in ("Zero", "Mean", "Resample", "KeepOnly"):
-        raise unknown_name("intervention", kind, ("Zero", "Mean", "Resample", "KeepOnly", "CutPath"))
-    heads, frozen = as_heads(data["heads"]), bool(data["frozen_patterns"])
-    if kind == "Zero":
-        return Zero(heads, frozen)
-    if kind == "Mean":
-        return Mean(heads, reference(data["reference"]), frozen)
-    if kind == "Resample":
-        pairing = Pairing(data["pairing"]["n"], data["pairing"]["seed"])
-        if pairing.hash != data["pairing"]["hash"]:
-            raise WorkbenchError(
-                "a stored pairing comes out differently", expected=data["pairing"]["hash"][:12], got=pairing.hash[:12]
-            )
-        return Resample(heads, pairing, frozen)
-    by = intervention_from_json(data["by"], references)
-    assert isinstance(by, Zero | Mean | Resample)
-    return KeepOnly(heads, by, frozen)
+def _source(by: Mean | Resample) -> Any:
+    return by.reference if isinstance(by, Mean) else by.pairing
 
 
-def _list(heads: Heads) -> list[str]:
-    return [str(h) for h in as_heads(heads)]
+def _placed(member: Intervention) -> bool:
+    return isinstance(member, _Replace) and bool(member.at)
 
 
-def _names(heads: Heads) -> str:
-    return head_names(as_heads(heads))
+def _places(at: Any) -> tuple[Place, ...]:
+    """Places as a tuple: one alone stands for itself."""
+    return (at,) if isinstance(at, str | int) else tuple(at)
 
 
-def _frozen(intervention: Intervention) -> str:
-    return ", every pattern held at its clean value" if intervention.frozen_patterns else ""
+def _list(parts: Parts) -> list[str]:
+    return [str(p) for p in as_parts(parts)]
+
+
+def _output(parts: Parts) -> str:
+    of: tuple[Part, ...] = as_parts(parts)
+    return f"{'z' if all(isinstance(p, Head) for p in of) else 'the output'} of {part_names(of)}"
+
+
+def _where(at: Sequence[Place]) -> str:
+    return f" at {', '.join(map(str, at))}" if at else ""
+
+
+def _flags(intervention: Intervention) -> dict[str, bool]:
+    return {"frozen_patterns": intervention.frozen_patterns, "frozen_norm": intervention.frozen_norm}
+
+
+def _modes(intervention: Intervention) -> str:
+    patterns = ", every pattern held at its clean value" if intervention.frozen_patterns else ""
+    return patterns + (", the final norm's scale held at its clean value" if intervention.frozen_norm else "")

@@ -1,35 +1,44 @@
 """Carrying interventions out: passes with a count of firings, and effects paired by sequence.
 
-Everything runs on the model's explicit path, in chunks of whole sequences, without gradients. An intervention that
-replaces nothing is an error: its "effect" would be a plausible zero.
+Everything runs in chunks of whole sequences, without gradients: an intervention that only replaces outputs restarts
+where it begins, one that also freezes or cuts goes through the hooks. An intervention that replaces nothing is an
+error: its "effect" would be a plausible zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import groupby
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.ablation import CutPath, Intervention, KeepOnly, Mean, Pairing, Resample, Zero
-from workbench.components import Head
+from workbench.ablation import Intervention, Joint
 from workbench.errors import WorkbenchError
-from workbench.hooks import Edit, capture, intervene
-from workbench.metrics import sequence_accuracy, sequence_loss
+from workbench.hooks import intervene
+from workbench.metrics import row_scores
 from workbench.model.transformer import Transformer
+from workbench.puts import Sources
 from workbench.reference import CHUNK_TOKENS
-from workbench.statistics import paired_interval
+from workbench.restart import evaluate
+from workbench.statistics import Bounds, paired_interval
 from workbench.subject import Subject
 from workbench.task import Batch
 
+AGREEMENT = 1e-4
+"""How far the two ways to an intervention may differ in float32, relative to max(1, largest |logit|), before it is a
+fault and not rounding."""
 
-@dataclass(frozen=True, eq=False)
+CHECKED = 2
+"""Sequences on which they are compared, each time."""
+
+METRICS = ("accuracy", "loss", "logit difference")
+
+
+@dataclass(frozen=True)
 class Pass:
     """What a pass gave.
 
@@ -48,35 +57,68 @@ class Effect:
     """An intervention beside the clean pass, one value a sequence over its scored positions.
 
     Attributes:
-        intervention: what was done. clean_accuracy, ablated_accuracy: shares. clean_loss, ablated_loss: nats.
+        intervention: what was done. clean, ablated: ``[metric n]``: accuracy (a share), loss (nats) and, where the
+            wrong answers are known, the logit difference (right minus wrong answer).
         fired, expected: sequences on which every edit took place, and should have.
     """
 
     intervention: Intervention
-    clean_accuracy: Float[np.ndarray, " n"]
-    ablated_accuracy: Float[np.ndarray, " n"]
-    clean_loss: Float[np.ndarray, " n"]
-    ablated_loss: Float[np.ndarray, " n"]
+    clean: Float[np.ndarray, "metric n"]
+    ablated: Float[np.ndarray, "metric n"]
     fired: int
     expected: int
 
     @property
+    def clean_accuracy(self) -> Float[np.ndarray, " n"]:
+        """Share of scored positions that are right, clean."""
+        return self.clean[0]
+
+    @property
+    def ablated_accuracy(self) -> Float[np.ndarray, " n"]:
+        """The same under the intervention."""
+        return self.ablated[0]
+
+    @property
+    def clean_loss(self) -> Float[np.ndarray, " n"]:
+        """Cross entropy in nats, clean."""
+        return self.clean[1]
+
+    @property
+    def ablated_loss(self) -> Float[np.ndarray, " n"]:
+        """The same under the intervention."""
+        return self.ablated[1]
+
+    @property
     def accuracy_effect(self) -> Float[np.ndarray, " n"]:
         """Ablated minus clean accuracy."""
-        return self.ablated_accuracy - self.clean_accuracy
+        return self.ablated[0] - self.clean[0]
 
     @property
     def loss_effect(self) -> Float[np.ndarray, " n"]:
         """Ablated minus clean loss."""
-        return self.ablated_loss - self.clean_loss
+        return self.ablated[1] - self.clean[1]
+
+    @property
+    def logit_difference_effect(self) -> Float[np.ndarray, " n"]:
+        """Ablated minus clean logit difference.
+
+        Raises:
+            WorkbenchError: the wrong answers were not given.
+        """
+        if len(self.clean) < len(METRICS):
+            raise WorkbenchError(
+                "a logit difference needs its labels",
+                expected="the ids of the wrong answers (measure(..., incorrect=...))",
+                got="none",
+                next_step="Take them from the task's counterfactual, or judge by accuracy or loss.",
+            )
+        return self.ablated[2] - self.clean[2]
 
     def frame(self) -> pd.DataFrame:
-        """Rows metric (accuracy, loss), clean, ablated, effect, low, high, n, fired, semantics."""
+        """Rows metric, clean, ablated, effect, low, high, n, fired, semantics; one a metric that is known."""
         rows = []
-        for metric, clean, ablated, bounds in (
-            ("accuracy", self.clean_accuracy, self.ablated_accuracy, (0, 1)),
-            ("loss", self.clean_loss, self.ablated_loss, None),
-        ):
+        for metric, clean, ablated in zip(METRICS, self.clean, self.ablated, strict=False):
+            bounds: Bounds | None = (0, 1) if metric == "accuracy" else None
             at = paired_interval(ablated, clean, bounds=bounds)
             cells = (float(clean.mean()), float(ablated.mean()), at.value, at.low, at.high, at.n)
             rows.append((metric, *cells, f"{self.fired}/{self.expected}", self.intervention.semantics))
@@ -87,171 +129,126 @@ class Effect:
 def run(
     model: Transformer, batch: Batch, intervention: Intervention | None = None, *, chunk: int | None = None
 ) -> Pass:
-    """One pass over a batch: clean for None, else under the intervention.
+    """One pass over a batch, through the hooks: clean for None, else under the intervention.
 
     Args:
         chunk: sequences at once; None for about 4,096 tokens. It changes the result by rounding at most.
 
     Raises:
-        WorkbenchError: heads that do not exist, no head to replace (except a keep-only of every head, which is the
-            clean pass), a reference set or pairing that does not fit the batch, or an edit that never took place.
+        WorkbenchError: parts or places that do not exist, nothing to replace (except a keep-only of everything, which
+            is the clean pass), a reference set or pairing that does not fit the batch, or an edit that never took
+            place.
     """
     with torch.no_grad():
-        passes = [part.run(intervention) for part in _parts(model, batch, chunk)]
+        passes = [_hooked(part, intervention) for part in _parts(model, batch, chunk)]
     return Pass(torch.cat([p.logits for p in passes]), sum(p.fired for p in passes), sum(p.expected for p in passes))
 
 
+@dataclass
+class _Collected:
+    """What comes in about one intervention, chunk by chunk."""
+
+    clean: list[Tensor] = field(default_factory=list)
+    ablated: list[Tensor] = field(default_factory=list)
+    fired: int = 0
+    expected: int = 0
+
+    def effect(self, intervention: Intervention) -> Effect:
+        clean, ablated = (torch.cat(parts, dim=1).double().cpu().numpy() for parts in (self.clean, self.ablated))
+        return Effect(intervention, clean, ablated, self.fired, self.expected)
+
+
 def measure(
-    subject: Subject, batch: Batch, interventions: Sequence[Intervention], *, chunk: int | None = None
+    subject: Subject,
+    batch: Batch,
+    interventions: Sequence[Intervention],
+    *,
+    incorrect: Int[Tensor, "batch pos"] | None = None,
+    chunk: int | None = None,
 ) -> list[Effect]:
-    """The effect of each intervention, all against the same clean pass; errors as :func:`run`."""
-    clean: list[Tensor] = []
-    ablated: list[list[Tensor]] = [[] for _ in interventions]
-    fired = np.zeros((len(interventions), 2), dtype=int)
+    """The effect of each intervention beside the clean pass of the same path; errors as :func:`run`.
+
+    The first intervention that restarts is also run through the hooks, on the first sequences of each chunk: a
+    difference above ``AGREEMENT`` is an error.
+
+    Args:
+        incorrect: ids of wrong answers, read at scored positions, for the logit difference. None leaves it out.
+        chunk: as in :func:`run`.
+    """
+    for one in interventions:
+        one.targets(subject.config)  # what cannot be is said before anything is computed
+    own = isinstance(subject.model, Transformer)
+    collected = [_Collected() for _ in interventions]
+    fast = [i for i, one in enumerate(interventions) if own and _restarts(one)]
+    slow = [i for i in range(len(interventions)) if i not in set(fast)]
     with torch.no_grad():
         for part in _parts(subject.model, batch, chunk):
-            clean.append(_scores(part.clean, part.batch))
-            for index, intervention in enumerate(interventions):
-                done = part.run(intervention)
-                ablated[index].append(_scores(done.logits, part.batch))
-                fired[index] += (done.fired, done.expected)
-    before = torch.cat(clean, dim=1).double().cpu().numpy()
-    effects = []
-    for intervention, parts, (did, should) in zip(interventions, ablated, fired.tolist(), strict=True):
-        after = torch.cat(parts, dim=1).double().cpu().numpy()
-        effects.append(Effect(intervention, before[0], after[0], before[1], after[1], did, should))
-    return effects
+            wrong = None if incorrect is None else incorrect[part.start : part.stop]
+            if fast:
+                _restart(part, [interventions[i] for i in fast], wrong, [collected[i] for i in fast])
+            clean = row_scores(part.clean[part.batch.scored], part.batch, wrong) if slow else None
+            for i in slow:
+                done = _hooked(part, interventions[i])
+                into = collected[i]
+                into.clean.append(clean)  # type: ignore[arg-type]
+                into.ablated.append(row_scores(done.logits[part.batch.scored], part.batch, wrong))
+                into.fired, into.expected = into.fired + done.fired, into.expected + done.expected
+    return [at.effect(one) for at, one in zip(collected, interventions, strict=True)]
 
 
-def _scores(logits: Tensor, batch: Batch) -> Float[Tensor, "2 batch"]:
-    return torch.stack([sequence_accuracy(logits, batch), sequence_loss(logits, batch, "scored")])
-
-
-def _parts(model: Transformer, batch: Batch, chunk: int | None) -> Iterator[_Part]:
+def _parts(model: Transformer, batch: Batch, chunk: int | None) -> Iterator[Sources]:
     if chunk is not None and chunk < 1:
         raise WorkbenchError("a chunk cannot be used", expected="at least 1 sequence", got=chunk)
     size = chunk or max(1, CHUNK_TOKENS // batch.tokens.shape[1])
     for start in range(0, len(batch), size):
-        yield _Part(model, batch, start, min(start + size, len(batch)))
+        yield Sources(model, batch, start, min(start + size, len(batch)))
 
 
-class _Part:
-    """A chunk of a batch, with the clean activations that interventions on it share (computed when first needed)."""
-
-    def __init__(self, model: Transformer, whole: Batch, start: int, stop: int) -> None:
-        self.model, self.whole, self.start, self.stop = model, whole, start, stop
-        self.batch = whole[start:stop]
-        self._donors: dict[Pairing, dict[str, Tensor]] = {}
-
-    @cached_property
-    def clean(self) -> Tensor:
-        """Clean logits."""
-        return self.model(self.batch.tokens, self.batch.mask, path="explicit")
-
-    @cached_property
-    def patterns(self) -> dict[str, Tensor]:
-        """The clean pattern of every layer."""
-        with capture(self.model, [_point(layer, "pattern") for layer in range(self.model.config.n_layers)]) as kept:
-            self.model(self.batch.tokens, self.batch.mask, path="explicit")
-        return kept
-
-    def donors(self, pairing: Pairing) -> dict[str, Tensor]:
-        """z of every layer in a clean pass over the sequences paired with this chunk's, wherever they stand."""
-        if pairing not in self._donors:
-            if pairing.n != len(self.whole):
-                raise WorkbenchError(
-                    "a pairing does not fit the batch", expected=f"{len(self.whole)} sequences", got=pairing.n
-                )
-            other = self.whole[list(pairing.donors[self.start : self.stop])]
-            if bool((self.batch.mask & ~other.mask).any()):
-                raise WorkbenchError(
-                    "a sequence is paired with a shorter one, which has nothing to give at its last positions",
-                    expected="sequences of one length",
-                    got="padding",
-                    next_step="Use a mean over a reference set.",
-                )
-            with capture(self.model, [_point(layer, "z") for layer in range(self.model.config.n_layers)]) as kept:
-                self.model(other.tokens, other.mask, path="explicit")
-            self._donors[pairing] = kept
-        return self._donors[pairing]
-
-    def run(self, intervention: Intervention | None) -> Pass:
-        edits = [] if intervention is None else self._edits(intervention)
-        if not edits:
-            return Pass(self.clean, 0, 0)
-        with intervene(self.model, edits) as firings:
-            logits = self.model(self.batch.tokens, self.batch.mask, path="explicit")
-        return Pass(logits, firings.complete, len(self.batch))
-
-    def _edits(self, intervention: Intervention) -> list[Edit]:
-        targets = intervention.targets(self.model.config)
-        if not targets and not isinstance(intervention, KeepOnly):
-            raise WorkbenchError(
-                "an intervention replaces nothing", expected="at least one head", got=repr(intervention)
-            )
-        if isinstance(intervention, CutPath):
-            return self._cut(intervention)
-        edits = []
-        for layer, heads in _by_layer(targets):
-            put = partial(_put, heads=heads, value=self._value(intervention, layer, heads))
-            edits.append(Edit(_point(layer, "z"), put, str(intervention)))
-        if intervention.frozen_patterns:
-            for point, pattern in self.patterns.items():
-                edits.append(Edit(point, partial(_hold, value=pattern), str(intervention)))
-        return edits
-
-    def _value(self, intervention: Intervention, layer: int, heads: list[int]) -> Tensor | float:
-        """What replaces z of these heads: something that broadcasts to ``[batch pos head d_head]``."""
-        by = intervention.by if isinstance(intervention, KeepOnly) else intervention
-        if isinstance(by, Mean):
-            by.reference.require_fit(self.model.config, self.whole.mask)
-            return by.reference.mean_z[layer][:, heads].to(self.batch.tokens.device)
-        if isinstance(by, Resample):
-            return self.donors(by.pairing)[_point(layer, "z")][:, :, heads]
-        assert isinstance(by, Zero)
-        return 0.0
-
-    def _cut(self, cut: CutPath) -> list[Edit]:
-        cut.reference.require_fit(self.model.config, self.whole.mask)
-        missing: dict[int, Tensor] = {}  # by layer of the senders, filled from below as the pass goes up
-
-        def catch(z: Tensor, layer: int, heads: list[int]) -> Tensor:
-            mean = cut.reference.mean_z[layer][:, heads].to(z.device)
-            missing[layer] = torch.einsum(
-                "bphk,hkd->bpd", mean - z[:, :, heads], self.model.blocks[layer].attn.W_O[heads]
-            )
-            return z
-
-        def feed(x: Tensor, heads: list[int]) -> Tensor:
-            edited = x.clone()
-            edited[:, :, heads] += torch.stack(list(missing.values())).sum(0)[:, :, None]
-            return edited
-
-        senders, receivers = cut.ends
-        edits = [
-            Edit(_point(layer, "z"), partial(catch, layer=layer, heads=heads), str(cut))
-            for layer, heads in _by_layer(senders)
-        ]
-        edits += [
-            Edit(f"blocks.{layer}.hook_{cut.kind.lower()}_input", partial(feed, heads=heads), str(cut))
-            for layer, heads in _by_layer(receivers)
-        ]
-        return edits
+def _restarts(intervention: Intervention) -> bool:
+    if isinstance(intervention, Joint):
+        return all(map(_restarts, intervention.members))
+    return intervention.replaces and not (intervention.frozen_patterns or intervention.frozen_norm)
 
 
-def _point(layer: int, name: str) -> str:
-    return f"blocks.{layer}.attn.hook_{name}"
+def _restart(
+    part: Sources, interventions: Sequence[Intervention], wrong: Tensor | None, into: Sequence[_Collected]
+) -> None:
+    """Interventions on some sequences by restarts; the pass in which nothing is put is the clean one beside them."""
+    puts = [part.puts(one) for one in interventions]
+    scores: list[list[Tensor]] = [[] for _ in (None, *puts)]
+    for outcome in evaluate(part.model, part.batch, [[], *puts]):
+        few = part.batch[outcome.start : outcome.stop]
+        labels = None if wrong is None else wrong[outcome.start : outcome.stop]
+        if outcome.start == 0 and 1 in outcome.indices:
+            _agree(part, interventions[0], outcome.logits[outcome.indices.index(1)])
+        for index, logits, fired in zip(outcome.indices, outcome.logits, outcome.fired, strict=True):
+            scores[index].append(row_scores(logits, few, labels))
+            if index:
+                into[index - 1].fired += int(fired.sum())
+    clean = torch.cat(scores[0], dim=1)
+    for at, put, ablated in zip(into, puts, scores[1:], strict=True):
+        at.clean.append(clean)
+        at.ablated += ablated
+        at.expected += len(part.batch) if put else 0
 
 
-def _by_layer(heads: Sequence[Head]) -> list[tuple[int, list[int]]]:
-    return [(layer, [h.head for h in group]) for layer, group in groupby(sorted(heads), key=lambda h: h.layer)]
+def _agree(part: Sources, intervention: Intervention, logits: Tensor) -> None:
+    """Raise where the restart's logits of the first sequences are not those that the hooks give."""
+    few = Sources(part.model, part.whole, part.start, min(part.start + CHECKED, part.stop))
+    expected = _hooked(few, intervention).logits[few.batch.scored]
+    difference = float((logits[: len(expected)] - expected).abs().max())
+    if not difference <= AGREEMENT * max(1.0, float(expected.abs().max())):
+        raise WorkbenchError(
+            f"two ways to one intervention disagree ({intervention!r})",
+            expected=f"the logits of the hooks to {AGREEMENT:.0e}",
+            got=f"a difference of {difference:.1e}",
+        )
 
 
-def _put(z: Tensor, heads: list[int], value: Tensor | float) -> Tensor:
-    edited = z.clone()
-    edited[:, :, heads] = value
-    return edited
-
-
-def _hold(pattern: Tensor, value: Tensor) -> Tensor:
-    return value
+def _hooked(part: Sources, intervention: Intervention | None) -> Pass:
+    edits = [] if intervention is None else part.edits(intervention)
+    if not edits:
+        return Pass(part.clean, 0, 0)
+    with intervene(part.model, edits) as firings:
+        logits = part.model(part.batch.tokens, part.batch.mask, path="explicit")
+    return Pass(logits, firings.complete, len(part.batch))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -46,6 +47,24 @@ def logit_difference(
     return pick[0] - pick[1]
 
 
+def row_scores(
+    logits: Float[Tensor, "row d_vocab"], batch: Batch, incorrect: Int[Tensor, "batch pos"] | None = None
+) -> Float[Tensor, "metric batch"]:
+    """Accuracy, loss and, with wrong answers, logit difference of each sequence, means over its scored positions.
+
+    Args:
+        logits: at the scored positions, in the order of ``batch.scored.nonzero()``. incorrect: ids, read there.
+    """
+    count = _count(batch.scored, "scored")
+    targets = batch.targets[batch.scored]
+    rows = [(logits.argmax(dim=-1) == targets).to(logits.dtype), F.cross_entropy(logits, targets, reduction="none")]
+    if incorrect is not None:
+        rows.append(logit_difference(logits, targets, incorrect[batch.scored]))
+    sequence = batch.scored.nonzero()[:, 0]
+    total = logits.new_zeros(len(rows), len(batch)).index_add_(1, sequence, torch.stack(rows))
+    return total / count
+
+
 def in_context_learning_score(
     loss: Float[Tensor, "batch pos"], early: slice | Int[Tensor, " places"], late: slice | Int[Tensor, " places"]
 ) -> Float[Tensor, " batch"]:
@@ -62,6 +81,11 @@ def in_context_learning_score(
 
 
 def _mean_over(values: Float[Tensor, "batch pos"], places: Tensor, where: str) -> Float[Tensor, " batch"]:
+    return (values * places).sum(dim=1) / _count(places, where)
+
+
+def _count(places: Tensor, where: str) -> Tensor:
+    """How many places each sequence has; a sequence without any is an error."""
     count = places.sum(dim=1)
     if bool((count == 0).any()):
         index = int((count == 0).nonzero()[0, 0])
@@ -70,4 +94,4 @@ def _mean_over(values: Float[Tensor, "batch pos"], places: Tensor, where: str) -
             expected="at least one",
             got=f"none in sequence {index}",
         )
-    return (values * places).sum(dim=1) / count
+    return count

@@ -27,12 +27,13 @@ CHUNK_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReferenceSet:
-    """Means of every head's z over sequences of a task. Equal when the hash is equal.
+    """Means of every head's z and every MLP's output over sequences of a task. Equal when the hash is equal.
 
     Attributes:
         task_name, split, seed, size: the sequences that the mean was taken over.
         per_position: one mean for each position, or one over all positions.
         mean_z: one tensor a layer, ``[pos head d_head]`` (``[1 head d_head]`` over all positions), float32, on the CPU.
+        mean_mlp: likewise what each MLP writes, ``[pos d_model]`` (``[1 d_model]``); empty for an attention-only model.
         filled: the positions at which some sequence had a real token, ``[pos]`` (``[1]``); elsewhere the mean is 0.
         hash: sha256 over the spec and the numbers.
     """
@@ -44,11 +45,12 @@ class ReferenceSet:
     per_position: bool
     mean_z: tuple[Float[Tensor, "pos head d_head"], ...]
     filled: Bool[Tensor, " pos"]
+    mean_mlp: tuple[Float[Tensor, "pos d_model"], ...] = ()
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(json.dumps(self._spec(), sort_keys=True).encode())
-        for mean in self.mean_z:
+        for mean in (*self.mean_z, *self.mean_mlp):
             digest.update(str(tuple(mean.shape)).encode() + mean.contiguous().numpy().tobytes())
         object.__setattr__(self, "hash", digest.hexdigest())
 
@@ -74,8 +76,8 @@ class ReferenceSet:
         """Where it comes from and its hash; the numbers are not in it."""
         return {**self._spec(), "hash": self.hash}
 
-    def require_fit(self, config: ModelConfig, mask: Bool[Tensor, "batch pos"]) -> None:
-        """Raise unless these means can stand in for the z of this model on sequences with this mask."""
+    def require_fit(self, config: ModelConfig, mask: Bool[Tensor, "batch pos"], *, mlps: bool = False) -> None:
+        """Raise unless these means can stand in for z (and what MLPs write) in this model on sequences of this mask."""
 
         def refuse(expected: object, got: object) -> None:
             raise WorkbenchError(
@@ -88,6 +90,9 @@ class ReferenceSet:
         shape = (len(self.mean_z), *(self.mean_z[0].shape[1:] if self.mean_z else ()))
         if shape != (config.n_layers, config.n_heads, config.d_head):
             refuse(f"(layers, heads, d_head) = {(config.n_layers, config.n_heads, config.d_head)}", shape)
+        wide = [tuple(mean.shape[1:]) for mean in self.mean_mlp]
+        if mlps and wide != [(config.d_model,)] * config.n_layers:
+            refuse(f"a mean of {config.d_model} numbers for each of {config.n_layers} MLPs", wide or "none")
         if self.per_position and mask.shape[1] != len(self.filled):
             refuse(f"sequences of {len(self.filled)} positions", mask.shape[1])
         empty = mask.any(dim=0).cpu() & ~self.filled
@@ -98,7 +103,7 @@ class ReferenceSet:
 def build_reference(
     subject: Subject, *, split: str = "train", size: int = 512, per_position: bool = True
 ) -> ReferenceSet:
-    """The reference set of a subject: means of z over ``size`` sequences of its task.
+    """The reference set of a subject: means of z and of what MLPs write, over ``size`` sequences of its task.
 
     Sequences come from the subject's stream "reference"; only real tokens count. Sums are kept in float64.
 
@@ -108,7 +113,10 @@ def build_reference(
     if size < 1:
         raise WorkbenchError("a reference set needs sequences", expected="at least 1", got=size)
     batch = subject.sample(size, split, "reference")
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(subject.config.n_layers)]
+    layers = range(subject.config.n_layers)
+    heads = [f"blocks.{layer}.attn.hook_z" for layer in layers]
+    mlps = [f"blocks.{layer}.hook_mlp_out" for layer in layers] if subject.config.d_mlp else []
+    names = [*heads, *mlps]
     axes = (0,) if per_position else (0, 1)
     count = batch.mask.sum(dim=axes).reshape(-1).double()
     totals: dict[str, Tensor] = {}
@@ -116,15 +124,14 @@ def build_reference(
         for part in batch.chunks(max(1, CHUNK_TOKENS // batch.tokens.shape[1])):
             subject.model(part.tokens, part.mask)
             for name in names:
-                real = z[name].double() * part.mask[:, :, None, None]
+                real = z[name].flatten(2).double() * part.mask[:, :, None]
                 totals[name] = totals.get(name, 0.0) + real.sum(dim=axes)
-    share = 1 / count.clamp(min=1)
-    means = tuple(
-        (totals[name].reshape(len(count), *totals[name].shape[-2:]) * share[:, None, None]).float().cpu()
-        for name in names
-    )
+    share = (1 / count.clamp(min=1))[:, None]
+    means = {name: (totals[name].reshape(len(count), -1) * share).float().cpu() for name in names}
+    shape = (len(count), subject.config.n_heads, subject.config.d_head)
+    mean_z, mean_mlp = tuple(means[name].reshape(shape) for name in heads), tuple(means[name] for name in mlps)
     assert subject.task is not None  # sample() has refused a subject without one
-    return ReferenceSet(subject.task.name, split, subject.seed, size, per_position, means, (count > 0).cpu())
+    return ReferenceSet(subject.task.name, split, subject.seed, size, per_position, mean_z, (count > 0).cpu(), mean_mlp)
 
 
 @dataclass(frozen=True, repr=False)

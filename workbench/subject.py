@@ -123,8 +123,8 @@ class Subject:
         else:
             raise unknown_name("way to remove heads", how, ("zero", "mean", "resample"))
         if keep_only:
-            return measure(self, batch, [KeepOnly(heads, removal, frozen_patterns)])[0].frame()
-        return measure(self, batch, [replace(removal, heads=heads, frozen_patterns=frozen_patterns)])[0].frame()
+            return measure(self, batch, [KeepOnly(heads, removal, frozen_patterns=frozen_patterns)])[0].frame()
+        return measure(self, batch, [replace(removal, parts=heads, frozen_patterns=frozen_patterns)])[0].frame()
 
     def patterns(
         self, sequences: Int[Tensor, "batch pos"] | Sequence[Sequence[str]]
