@@ -63,11 +63,14 @@ class Induction(Analysis):
         study = conduct(subject, subject.task, budget, progress)
         made = claims(study)
         found: list[Finding] = [answer(study, made), *made]
-        progress("figures")
-        found += [*score_findings(study), *attention_findings(study), *effect_findings(study), *circuit_findings(study)]
+        training: list[Finding] = []
         if subject.run is not None:
             progress("checkpoints")
-            found += _training(study, subject.run, budget)
+            training = _training(study, subject.run, budget)
+        progress("figures")
+        figures = [*score_findings(study), *attention_findings(study), *effect_findings(study), *circuit_findings(study)]
+        # Of a task that repeats no block, how the lookup came about is the centre; elsewhere it is a supplement.
+        found += [*figures, *training] if study.periods else [*training, *figures]
         words = [w for w in WORDS if w != "induction keys" or study.match == KEYS]
         return [*found, *check_findings(study), *definitions(words)]
 
