@@ -70,7 +70,35 @@ MEANINGS = {
         "effect of what a head writes other than by steering later attention. A head that matters through patterns "
         "alone shows nothing here."
     ),
+    "matters, idle": (
+        "A part matters alone where its removal takes more than 0.05 of accuracy. Parts that show less (or no effect "
+        "that a correction for their number leaves) are idle if all of them together change accuracy by less than "
+        "0.05, either way."
+    ),
+    "smallest visible effect": (
+        "The smallest mean change that this many sequences, with the spread seen here, would show four times out of "
+        "five; where no sequence differs, the largest that could have gone unseen (Cohen 1988)."
+    ),
+    "synergy, redundancy": (
+        "What removing two parts together does beyond the sum of removing each alone. Negative for accuracy: each "
+        "stands in for the other, and only together are they missed (redundancy). Positive: what one does needs the "
+        "other, so that the second removal costs nothing more (synergy)."
+    ),
     "keep-only": ("Every head outside the set is replaced."),
+    "faithfulness": (
+        "Kept alone, with every other head replaced, a circuit does what the model does (Wang et al. 2022): accuracy's "
+        "lower bound lies above 0.95 of clean."
+    ),
+    "completeness": (
+        "For every subset K of a circuit C, C without K does what the whole model does without K (Wang et al. 2022); "
+        "where heads outside stand in for K, it does not. Judged at the subset with the largest difference in accuracy "
+        "among all of them or, in larger circuits, among the whole, each head and random ones. The empty subset is "
+        "faithfulness, and judged there."
+    ),
+    "minimality": (
+        "Every head of a circuit is missed: leaving it out of the circuit costs accuracy (Wang et al. 2022, who also "
+        "leave out others with it; here it is left out by itself)."
+    ),
     "direct logit attribution": (
         "What a part writes into the final residual stream, through the final norm with its scale held at the clean "
         "value, on the direction of the answer (Elhage et al. 2021). All parts add up to the logit. A head's share of "

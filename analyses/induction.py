@@ -55,6 +55,7 @@ class Induction(Analysis):
     """Claims about previous-token and induction heads, with the figures that show them."""
 
     needs: ClassVar[tuple[str, ...]] = ("task", "induction_keys")
+    leads: ClassVar[bool] = True
 
     def run(self, subject: Subject, budget: Budget, progress: Progress) -> Sequence[Finding]:
         """All findings; the training curves only where the subject comes from a run."""
@@ -68,7 +69,8 @@ class Induction(Analysis):
             progress("checkpoints")
             training = _training(study, subject.run, budget)
         progress("figures")
-        figures = [*score_findings(study), *attention_findings(study), *effect_findings(study), *circuit_findings(study)]
+        figures = [*score_findings(study), *attention_findings(study)]
+        figures += [*effect_findings(study), *circuit_findings(study)]
         # Of a task that repeats no block, how the lookup came about is the centre; elsewhere it is a supplement.
         found += [*figures, *training] if study.periods else [*training, *figures]
         words = [w for w in WORDS if w != "induction keys" or study.match == KEYS]

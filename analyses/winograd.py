@@ -35,6 +35,7 @@ class WinogradAnalysis(Analysis):
     """Claims about how the cue decides, with the figures that show them."""
 
     needs: ClassVar[tuple[str, ...]] = ("task", "counterfactual")
+    leads: ClassVar[bool] = True
 
     def run(self, subject: Subject, budget: Budget, progress: Progress) -> Sequence[Finding]:
         """All findings; a notice alone where the task has no cue and candidates."""

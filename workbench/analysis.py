@@ -66,6 +66,8 @@ class Analysis(ABC):
     """Looks at a subject and says what it found. Draws nothing and trains nothing."""
 
     needs: ClassVar[tuple[str, ...]] = ()
+    leads: ClassVar[bool] = False
+    """Whether it answers what its task asks: those stand first on a page, the others follow by name."""
 
     @abstractmethod
     def run(self, subject: Subject, budget: Budget, progress: Progress) -> Sequence[Finding]:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
-from workbench.task import IGNORE, Batch
+from workbench.task import IGNORE, Batch, Task
 
 Where = Literal["targets", "scored"]
 
@@ -47,6 +47,17 @@ def logit_difference(
     return pick[0] - pick[1]
 
 
+def incorrect_answers(task: Task, batch: Batch) -> Int[Tensor, "batch pos"] | None:
+    """The wrong answers of a batch, for the logit difference: those that its twin has at the same scored positions.
+
+    None where the task has no counterfactual, or its twin is judged at other positions.
+    """
+    twin = task.counterfactual(batch)
+    if twin is None or not bool((twin.scored == batch.scored).all()):
+        return None
+    return twin.targets
+
+
 def row_scores(
     logits: Float[Tensor, "row d_vocab"], batch: Batch, incorrect: Int[Tensor, "batch pos"] | None = None
 ) -> Float[Tensor, "metric batch"]:
@@ -63,6 +74,24 @@ def row_scores(
     sequence = batch.scored.nonzero()[:, 0]
     total = logits.new_zeros(len(rows), len(batch)).index_add_(1, sequence, torch.stack(rows))
     return total / count
+
+
+def require_answers(batch: Batch, answers: Int[Tensor, "..."], d_vocab: int, what: str) -> None:
+    """Raise unless every sequence has a scored position, and each of them an answer (``what`` says whose, in words)."""
+    if len(batch) == 0 or not bool(batch.scored.any(dim=1).all()):
+        raise WorkbenchError("nothing is scored", expected="sequences, each with a scored position", got="none")
+    if answers.shape != batch.tokens.shape:
+        raise WorkbenchError(
+            f"the {what} do not fit the batch", expected=tuple(batch.tokens.shape), got=tuple(answers.shape)
+        )
+    ids = answers[batch.scored]
+    outside = ids[(ids < 0) | (ids >= d_vocab)]
+    if len(outside):
+        raise WorkbenchError(
+            f"the {what} leave a scored position without an answer",
+            expected=f"ids from 0 to {d_vocab - 1}",
+            got=int(outside[0]),
+        )
 
 
 def in_context_learning_score(

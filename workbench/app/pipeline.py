@@ -20,7 +20,7 @@ from workbench.app.settings import Spec, plugin_words, train_command
 from workbench.audit import Audit
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.findings import Answer, Definition, Finding, Notice
-from workbench.registry import find, load, load_task
+from workbench.registry import Entry, find, load, load_task
 from workbench.runs import Run, open_run
 from workbench.subject import Subject
 from workbench.training.execution import use_threads
@@ -131,7 +131,7 @@ def analyse(
     skipped: list[Finding] = []
     failed: list[str] = []
     known = find("analyses", plugins)
-    for name in names:
+    for name in sorted(names, key=lambda name: not _leads(known[name], plugins)):
         progress(name)
         try:
             analysis = load(known[name], plugins)
@@ -150,6 +150,14 @@ def analyse(
             failed.append(name)
             progress(f"{name} failed: {notice.text}")
     return [*findings, *skipped], failed
+
+
+def _leads(entry: Entry, plugins: Plugins) -> bool:
+    """Whether an analysis stands first; one that does not load is told of when its turn comes."""
+    try:
+        return bool(load(entry, plugins).leads)
+    except (Exception, SystemExit):
+        return False
 
 
 def with_certificate(findings: Sequence[Finding], certificate: Audit) -> list[Finding]:
