@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from workbench.model.transformer import Transformer
 from workbench.registry import find, load_analysis, load_task
 from workbench.rng import stream
 from workbench.subject import Subject
-from workbench.task import IGNORE, SPLITS, capabilities
+from workbench.task import IGNORE, SPLITS, Task, capabilities
 
 TASKS, ANALYSES = sorted(find("tasks")), sorted(find("analyses"))
 
@@ -89,6 +90,48 @@ def test_counterfactual_flips_every_answer_and_is_its_own_inverse(name):
     if twin is not None:
         assert (twin.targets[batch.scored] != batch.targets[batch.scored]).all()
         assert torch.equal(task.counterfactual(twin).tokens, batch.tokens)
+
+
+def small(task: Task, **options: object) -> Transformer:
+    shape = {"n_heads": 2, "d_model": 16, "d_head": 8, **options}
+    return Transformer(model_config(shape, d_vocab=len(task.vocabulary), n_ctx=task.n_ctx))
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
+def test_padding_leaks_into_nothing_that_is_scored(name, positions):
+    """A sequence alone, without its padding, has the logits that it has in a batch with more padding behind it; and the
+    last real token that has a target can be scored."""
+    task = load_task(name)
+    batch = task.sample(8, "test", stream(0, "padding"))
+    model = small(task, positions=positions)
+    with torch.no_grad():
+        together = model(batch.tokens, batch.mask, path="explicit")
+        for i in range(len(batch)):
+            length = int(batch.mask[i].nonzero()[-1]) + 1
+            assert bool(batch.mask[i, :length].all())
+            assert not bool((batch.scored[i] & ~batch.mask[i]).any())
+            for path in ("explicit", "fast"):
+                alone = model(batch.tokens[i : i + 1, :length], path=path)[0]
+                assert torch.allclose(together[i, :length], alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_memory_is_flat_over_fifty_models(name):
+    """Opened, used and dropped: as many tensors live after fifty as after five."""
+    batch = load_task(name).sample(2, "test", stream(0, "memory"))
+
+    def alive_after(times: int) -> int:
+        for seed in range(times):
+            task = load_task(name)
+            subject = Subject(small(task), task.vocabulary, task, seed=seed)
+            with torch.no_grad():
+                subject.model.run_with_cache(batch.tokens, batch.mask)
+        del task, subject
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    assert alive_after(50) == alive_after(5)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
