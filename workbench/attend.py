@@ -5,15 +5,18 @@ Axes: ``state seq head d_head pos query_pos key_pos``; ``out`` is heads times ``
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.linear_parts import Reading
+from workbench.linear_parts import Projection, Reading
 from workbench.model.transformer import Transformer
 
-TILES = 4
-"""Causal queries are taken in so many runs, each beside the keys up to its end: 5/8 of the scores are computed."""
+TILES, TILE = 4, 16
+"""Causal queries are taken in so many runs, of at least so many, each beside the keys up to its end: of four runs, 5/8
+of the scores are computed."""
 FEW = 0.75
 """Up to this share of the positions, the scored ones are gathered before attention, not after it."""
 
@@ -34,7 +37,8 @@ class Attend:
         bias = 0.0 if model.alibi is None else model.alibi[:, :t, :t]
         self.bias = (model.unembed.W_U.new_zeros(()) + bias).masked_fill(~visible[:, None], -torch.inf)
         self.rotary = None if model.rotary is None else model.rotary[:, :t].transpose(1, 2)
-        self.everyone = [(a, min(a + -(-t // TILES), t)) for a in range(0, t, -(-t // TILES))]
+        tile = max(TILE, -(-t // TILES))
+        self.everyone = [(start, min(start + tile, t)) for start in range(0, t, tile)]
         self.seq, self.pos = scored.nonzero(as_tuple=True)
         self.queries: Tensor | None = None
         self.among = self.pos  # where the scored positions stand among the queries
@@ -47,18 +51,18 @@ class Attend:
         """The stream at the scored positions, as one long sequence."""
         return x[:, self.seq, self.pos][:, None]
 
-    def all(self, read: Reading, projection: Tensor, size: Tensor) -> Float[Tensor, "state seq out pos"]:
+    def all(self, read: Reading, projection: Projection, size: Tensor) -> Float[Tensor, "state seq out pos"]:
         """z everywhere, from the reading's projection."""
         return self._z(read, projection, size, None)
 
-    def scored(self, read: Reading, projection: Tensor, size: Tensor) -> Float[Tensor, "state 1 out row"]:
+    def scored(self, read: Reading, projection: Projection, size: Tensor) -> Float[Tensor, "state 1 out row"]:
         """z at the scored positions, as one long sequence."""
         z = self._z(read, projection, size, self.queries)
         return z.transpose(2, 3)[:, self.seq, self.among].transpose(1, 2)[:, None]
 
-    def _z(self, read: Reading, projection: Tensor, size: Tensor, queries: Tensor | None) -> Tensor:
+    def _z(self, read: Reading, projection: Projection, size: Tensor, queries: Tensor | None) -> Tensor:
         c = self.config
-        s, n, _, t = projection.shape
+        s, n, _, t = projection.base.shape
         width = c.n_heads * c.d_head
         if c.attention == "uniform":
             v = read.finish(projection, size).view(s, n, c.n_heads, c.d_head, t)
@@ -67,7 +71,11 @@ class Attend:
         key, v = (read.finish(projection, size, slice(i * width, (i + 1) * width)) for i in (1, 2))
         if queries is not None:
             where = queries[None, :, None].expand(s, n, width, -1)
-            projection, size = projection[:, :, :width].gather(3, where), size.gather(2, where[:, :, 0])
+            change = projection.change
+            if change is not None:
+                change = change.gather(3, queries[None, :, None].expand(s, n, change.shape[2], -1))
+            projection = replace(projection, base=projection.base[:, :, :width].gather(3, where), change=change)
+            size = size.gather(2, where[:, :, 0])
         q = read.finish(projection, size, slice(0, width))
         q, key, v = (x.reshape(s * n * c.n_heads, c.d_head, -1) for x in (q, key, v))
         if self.rotary is not None:

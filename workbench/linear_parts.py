@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +28,25 @@ from torch import Tensor
 from workbench.config import ModelConfig
 from workbench.model.blocks import EPS
 from workbench.model.transformer import Transformer
+
+CACHED = 1 << 17
+"""Numbers that a step of several passes takes at once, to stay in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """What a linear map makes of the stream before scale and offset: ``base``, and beside it ``maps`` times ``change``.
+
+    Attributes:
+        base: ``[state seq out pos]`` (``[state seq pos out]`` by row). change: ``[state seq width pos]``, by how much z
+            of the changed heads differs. maps: ``[state width out]``, what that does to the output.
+        spare: nothing else will use ``base``; it may be overwritten.
+    """
+
+    base: Tensor
+    change: Tensor | None = None
+    maps: Tensor | None = None
+    spare: bool = False
 
 
 class Reading:
@@ -50,45 +71,50 @@ class Reading:
             offset = offset + norm.b @ weight
             weight = norm.w[:, None] * weight
         self.by_row = by_row
-        self.weight = weight.T.contiguous()
+        self.weight, self.writer = weight, writer
         self.offset = offset if by_row else offset[:, None]
-        # [head out d_head]: what a unit of a head's z adds to each output.
-        self.per_head = None if writer is None else (writer @ weight).transpose(1, 2).contiguous()
 
-    def project(self, x: Float[Tensor, "state seq pos d_model"]) -> Float[Tensor, "state seq a b"]:
+    @cached_property
+    def per_head(self) -> Float[Tensor, "head d_head out"]:
+        """What a unit of a head's z adds to each output."""
+        assert self.writer is not None
+        return self.writer @ self.weight
+
+    def project(self, x: Float[Tensor, "state seq pos d_model"]) -> Projection:
         """The stream's projection, before scale and offset."""
         if self.by_row:
-            return x @ self.weight.T
+            return Projection(x @ self.weight, spare=True)
         s, n, t, d = x.shape
-        out = torch.bmm(self.weight.expand(s * n, -1, d), x.reshape(s * n, t, d).transpose(1, 2))
-        return out.view(s, n, -1, t)
+        out = torch.bmm(self.weight.T.expand(s * n, -1, d), x.reshape(s * n, t, d).transpose(1, 2))
+        return Projection(out.view(s, n, -1, t), spare=True)
 
     def change(
-        self,
-        projection: Float[Tensor, "state seq a b"],
-        change: Float[Tensor, "state seq width pos"],
-        heads: Int[Tensor, "state changed"],
-    ) -> Float[Tensor, "state seq a b"]:
-        """The projection after the z of ``heads`` (of each state) has changed by ``change``."""
-        assert self.per_head is not None
-        maps = self.per_head[heads].transpose(1, 2).flatten(2)  # [state out width]
-        s, n, width, t = change.shape
-        maps = maps[:, None].expand(s, n, -1, width).reshape(s * n, -1, width)
-        flat, change = projection.reshape(s * n, *projection.shape[2:]), change.reshape(s * n, width, t)
-        factors = (change.transpose(1, 2), maps.transpose(1, 2)) if self.by_row else (maps, change)
-        return torch.baddbmm(flat, *factors).view(projection.shape)
+        self, base: Tensor, change: Float[Tensor, "state seq width pos"], heads: Int[Tensor, "state changed"]
+    ) -> Projection:
+        """The projection ``base`` after the z of ``heads`` (of each state) has changed by ``change``."""
+        return Projection(base, change, self.per_head[heads].flatten(1, 2))
 
     def finish(
-        self, projection: Tensor, size: Float[Tensor, "state seq pos"], part: slice | None = None
+        self, projection: Projection, size: Float[Tensor, "state seq pos"], part: slice = slice(None)
     ) -> Float[Tensor, "state seq a b"]:
         """What is read: scale (where normed) and offset. ``part`` takes some of the outputs (not by row)."""
-        offset = self.offset
-        if part is not None:
-            projection, offset = projection[:, :, part], offset[part]
-        if not self.normed:
-            return projection + offset
-        rstd = (size.square() / self.weight.shape[1] + EPS).rsqrt()
-        return torch.addcmul(offset, projection, rstd.unsqueeze(-1 if self.by_row else -2))
+        base, change, maps = projection.base, projection.change, projection.maps
+        rstd = (size.square() / self.weight.shape[0] + EPS).rsqrt() if self.normed else None
+        if not self.by_row:
+            base = base[:, :, part]
+        offset = self.offset if self.by_row else self.offset[part]
+        into = base if projection.spare and self.by_row else None
+        if rstd is None:
+            out = torch.add(base, offset, out=into)
+        else:
+            out = torch.addcmul(offset, base, rstd.unsqueeze(-1 if self.by_row else -2), out=into)
+        if change is not None and maps is not None:  # added when scaled: the wide base is read once and not copied
+            s, n, width, _ = change.shape
+            change = (change if rstd is None else change * rstd[:, :, None]).view(s * n, width, -1)
+            maps = maps[:, None, :, part].expand(s, n, width, -1).reshape(s * n, width, -1)
+            factors = (change.transpose(1, 2), maps) if self.by_row else (maps.transpose(1, 2), change)
+            out.view(s * n, *out.shape[2:]).baddbmm_(*factors)
+        return out
 
 
 class Layer:
@@ -116,23 +142,34 @@ class Layer:
         self, x: Float[Tensor, "state seq pos d_model"], z: Float[Tensor, "state seq width pos"]
     ) -> Float[Tensor, "state seq pos d_model"]:
         """``x`` with the writes of all heads added."""
-        return _add(x + self.b_o, z, self.write)
+        out = x + self.b_o
+        out.flatten(0, 1).baddbmm_(*_factors(x, z, self.write))
+        return out
 
     def change(
         self, x: Tensor, change: Float[Tensor, "state seq width pos"], heads: Int[Tensor, "state changed"]
     ) -> Float[Tensor, "state seq pos d_model"]:
         """``x`` after the z of ``heads`` (of each state) has changed by ``change``."""
         writes = self.w_o[heads].flatten(1, 2)  # [state width d_model]
-        n = x.shape[1]
-        return _add(x, change, writes[:, None].expand(-1, n, -1, -1).flatten(0, 1))
+        return torch.baddbmm(x.flatten(0, 1), *_factors(x, change, writes)).view(x.shape)
 
     def mlp_writes(
-        self, x: Tensor, projection: Tensor, size: Float[Tensor, "state seq pos"]
+        self, x: Float[Tensor, "state seq pos d_model"], projection: Projection | None
     ) -> Float[Tensor, "state seq pos d_model"]:
-        """``x`` with the MLP's write added, from the projection of its reading."""
+        """``x`` with the MLP's write added; from the projection of its reading, where that is known."""
         assert self.mlp_read is not None
-        hidden = _gelu(self.mlp_read.finish(projection, size))
-        return torch.addmm((x + self.b_mlp).flatten(0, 2), hidden.flatten(0, 2), self.mlp_write).view(x.shape)
+        out = x + self.b_mlp
+        if projection is not None:
+            hidden = self.mlp_read.finish(projection, sizes(x))
+            out.flatten(0, 2).addmm_(_gelu_(hidden.flatten(0, 2)), self.mlp_write)
+            return out
+        # Some rows at a time, so that the hidden layer stays in the cache.
+        step = max(1, CACHED // self.mlp_write.shape[0])
+        for rows, into in zip(x.flatten(0, 2).split(step), out.flatten(0, 2).split(step), strict=True):
+            rows = rows[None, None]
+            hidden = self.mlp_read.finish(self.mlp_read.project(rows), sizes(rows))[0, 0]
+            into.addmm_(_gelu_(hidden), self.mlp_write)
+        return out
 
 
 class LinearParts:
@@ -161,17 +198,20 @@ def centred(x: Float[Tensor, "*lead d_model"], config: ModelConfig) -> Float[Ten
     return x - x.mean(-1, keepdim=True) if config.norm == "pre" else x
 
 
-def _add(x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
-    """``x [state seq pos d_model]`` plus ``z [state seq width pos]`` times ``[width d_model]``, or one for each."""
+def _factors(x: Tensor, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``z [state seq width pos]`` and its weight ``[width d_model]`` (or one a state) as batches of matrices."""
     s, n, t, d = x.shape
-    z = z.reshape(s * n, -1, t).transpose(1, 2)
-    return torch.baddbmm(x.reshape(s * n, t, d), z, weight.expand(s * n, -1, d)).view(x.shape)
+    if weight.ndim == 3:
+        weight = weight[:, None].expand(s, n, -1, d).reshape(s * n, -1, d)
+    return z.reshape(s * n, -1, t).transpose(1, 2), weight.expand(s * n, -1, d)
 
 
-def _gelu(x: Tensor) -> Tensor:
-    """GELU in its tanh form, as ``x * sigmoid(2 u)``: the same function, and sigmoid is the faster kernel."""
-    twice = x.square().mul_(0.044715).add_(1.0).mul_(x).mul_(2 * math.sqrt(2 / math.pi))
-    return torch.sigmoid(twice, out=twice).mul_(x)
+def _gelu_(x: Float[Tensor, "row d_mlp"]) -> Float[Tensor, "row d_mlp"]:
+    """GELU in its tanh form, in place, as ``x * sigmoid(2 u)``: the same function by the faster kernel."""
+    for piece in x.split(max(1, CACHED // x.shape[1])):
+        twice = piece.square().mul_(0.044715).add_(1.0).mul_(piece).mul_(2 * math.sqrt(2 / math.pi))
+        piece.mul_(twice.sigmoid_())
+    return x
 
 
 def sizes(x: Float[Tensor, "state seq pos d_model"]) -> Float[Tensor, "state seq pos"]:
