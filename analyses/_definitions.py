@@ -109,6 +109,27 @@ MEANINGS = {
         "The logit of the right answer minus that of the other one (Wang et al. 2022); for a task with twins the other "
         "one is the twin's answer."
     ),
+    "twin": (
+        "The sequence with the smallest change that flips its answer (the task's counterfactual), asked at the same "
+        "place."
+    ),
+    "denoising, noising": (
+        "Activations of a sequence put into the pass over its twin (what suffices to restore the answer), and the "
+        "reverse (what is needed to keep it)."
+    ),
+    "share restored, share lost": (
+        "How far a patch takes the logit difference between the two answers from the pass that is patched towards the "
+        "other: 0 not at all, 1 all the way. Mean over sequences of the change, over the mean of the whole way."
+    ),
+    "attribution patching": (
+        "Patching approximated by a gradient: the change of an activation times the slope of the logit difference in "
+        "the pass that is patched (Nanda 2023). Exact where the rest is linear; blind where a softmax has settled."
+    ),
+    "path patching": (
+        "One head's output from the other pass reaches one input (queries, keys or values) of one later head alone, "
+        "the norm computed anew there; all other inputs, heads and MLPs up to that head stay as they are (after Wang "
+        "et al. 2022, who let MLPs follow)."
+    ),
     "logit lens": (
         "Final norm and unembedding applied to the residual stream before its end (nostalgebraist 2020). Own scale: "
         "the norm divides by the stream's scale at that place; final scale: by the clean one at the end, frozen."
@@ -120,6 +141,14 @@ MEANINGS = {
     "composition": (
         "‖W_out W_in‖ / (‖W_out‖ ‖W_in‖) of an earlier head's OV with a later head's Q, K or V side. Beside it the "
         "95 % range for Gaussian matrices of the same shapes. From weights: no interval."
+    ),
+    "self-repair": (
+        "Later heads do a head's work when it is gone, so that removing it understates what it does (McGrath et al. "
+        "2023). Where they step in by looking elsewhere, holding every pattern shows its full effect."
+    ),
+    "rank agreement": (
+        "Spearman's ρ and Kendall's τ-b between two numbers over all heads: 1 the same order, −1 the reverse; ties "
+        "share their ranks."
     ),
     "effective number of heads": (
         "exp of the entropy of the normalised Shapley values of the set's joint effect: 1 if one head "

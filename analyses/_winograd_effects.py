@@ -13,9 +13,9 @@ from analyses._winograd_study import Hop, Study
 from workbench.components import head_names
 from workbench.findings import Cell, Column, Finding, Heatmap, Notice, Panel, Table
 from workbench.measure import Effect
-from workbench.patching import Point, SourceCache, patch, restored, twin_difference
-from workbench.statistics import Interval, mean_interval, paired_interval
-from workbench.task import Batch
+from workbench.patch_sweep import head_points, patch_sweep, residual_points
+from workbench.patching import Shares
+from workbench.statistics import mean_interval, paired_interval
 
 CROSSES, BREAKS, ACTS = "Where the cue crosses", "What breaks without which heads", "How the cue acts"
 WORDS = {
@@ -38,7 +38,7 @@ def _places(study: Study) -> dict[str, Tensor]:
     """Word by word from the cue on where all sentences have one template; else the named places."""
     side = study.side
     if len(set(side.frames)) > 1:
-        return {name: side.places[name] for name in ("cue", "between", "answer")}
+        return {name: side.places[name] for name in ("cue", "between", "answer") if side.places[name].any()}
     cue, query = int(side.cue[0]), int(side.query[0])
     words = study.subject.vocabulary.decode(side.batch.tokens[0])
     labels = {cue: "‹cue›"} | {p: words[p] for p in range(cue + 1, query)} | {query: f"{words[query]} (decides)"}
@@ -50,23 +50,19 @@ def _places(study: Study) -> dict[str, Tensor]:
     return found
 
 
-def _grid(cells: list[list[Interval]]) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    return tuple(
-        tuple(tuple(float(getattr(at, end)) for at in row) for row in cells) for end in ("value", "low", "high")
-    )
+def _panel(title: str, at: Shares, rows: int, note: str = "") -> Panel:
+    values, low, high = (tuple(map(tuple, x.round(6).reshape(rows, -1).tolist())) for x in at)
+    return Panel(title=title, note=note, values=values, low=low, high=high)
 
 
 def _crossing(study: Study) -> Heatmap:
     side, places = study.side, _places(study)
-    model, layers = side.model, range(study.subject.config.n_layers + 1)
+    layers = range(study.subject.config.n_layers + 1)
+    points = residual_points(study.subject.config, list(places.values()))
 
-    def panel(title: str, destination: Batch, source: SourceCache, start: np.ndarray, end: np.ndarray) -> Panel:
-        def cell(layer: int, where: Tensor) -> Interval:
-            logits = patch(model, destination, source, [Point(layer, where)])
-            return restored(twin_difference(logits, side.batch, side.twin), start, end)
-
-        values, low, high = _grid([[cell(layer, where) for where in places.values()] for layer in layers])
-        return Panel(title=title, note="share of the logit difference", values=values, low=low, high=high)
+    def panel(title: str, direction: str) -> Panel:
+        sweep = patch_sweep(side.model, side.batch, side.twin, points, "resid_pre", direction)
+        return _panel(title, sweep.shares, len(layers), "share of the logit difference")
 
     return Heatmap(
         id="winograd.crossing",
@@ -76,10 +72,7 @@ def _crossing(study: Study) -> Heatmap:
         "taken from the other sentence of the pair. Left: the sentence's own activations put into its twin, and how "
         "much of the answer that restores. Right: the twin's put into the sentence, and how much is lost. Before the "
         f"cue both sentences are equal. {len(side.batch)} test sentences.",
-        panels=(
-            panel("denoising: restored", side.twin, side.clean, side.flipped, side.own),
-            panel("noising: lost", side.batch, side.other, side.own, side.flipped),
-        ),
+        panels=(panel("denoising: restored", "denoising"), panel("noising: lost", "noising")),
         row_labels=tuple(f"into L{layer}" if layer < layers[-1] else "out" for layer in layers),
         column_labels=tuple(places),
         row_title="residual stream",
@@ -94,14 +87,13 @@ def _crossing(study: Study) -> Heatmap:
 
 def _head_patches(study: Study) -> Heatmap:
     side, config = study.side, study.subject.config
+    titles = {"cue": "cue", "between": "between", "answer": "deciding position"}
+    places = {place: title for place, title in titles.items() if side.places[place].any()}
+    where = [side.places[place] for place in places]
+    at = patch_sweep(side.model, side.batch, side.twin, head_points(config, where), "z", "noising").shares
 
-    def panel(place: str) -> Panel:
-        def cell(layer: int, head: int) -> Interval:
-            return side.moved(patch(side.model, side.batch, side.other, [Point(layer, side.places[place], head)], "z"))
-
-        rows = [[cell(layer, head) for head in range(config.n_heads)] for layer in range(config.n_layers)]
-        values, low, high = _grid(rows)
-        return Panel(title={"answer": "deciding position"}.get(place, place), values=values, low=low, high=high)
+    def panel(index: int, title: str) -> Panel:
+        return _panel(title, Shares(*(x.reshape(-1, len(where))[:, index] for x in at)), config.n_layers)
 
     return effects_by_head(
         config,
@@ -110,7 +102,7 @@ def _head_patches(study: Study) -> Heatmap:
         title="Which heads carry it",
         caption="z of one head at one place taken from the twin: how far the answer moves towards the twin's. "
         "Everything after it is computed anew.",
-        panels=tuple(panel(place) for place in ("cue", "between", "answer")),
+        panels=tuple(panel(index, title) for index, title in enumerate(places.values())),
         unit="moved",
     )
 

@@ -29,7 +29,7 @@ from workbench.behaviour import Judgement, there
 from workbench.checks import Checks, self_checks
 from workbench.components import Head
 from workbench.measure import Effect, measure
-from workbench.patching import Point, patch
+from workbench.patch_sweep import patch_sweep, residual_points
 from workbench.reference import ReferenceSet, build_reference
 from workbench.statistics import Interval
 from workbench.subject import Subject
@@ -189,10 +189,9 @@ def _held_out(subject: Subject, task: Task, n: int, name: str) -> Side:
 
 def crossings(side: Side) -> tuple[Interval, ...]:
     """By layer: how far the twin's residual stream at the deciding position, put in as that layer is entered, moves."""
-    return tuple(
-        side.moved(patch(side.model, side.batch, side.other, [Point(layer, side.places["answer"])]))
-        for layer in range(side.model.config.n_layers + 1)
-    )
+    points = residual_points(side.model.config, [side.places["answer"]])
+    at = patch_sweep(side.model, side.batch, side.twin, points, "resid_pre", "noising").shares
+    return tuple(Interval(float(v), float(low), float(high), len(side.batch)) for v, low, high in zip(*at, strict=True))
 
 
 def _without(side: Side, reference: Side, layers: tuple[int, ...], place: str) -> Hop:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from analyses._definitions import definitions
 from analyses._winograd_claims import answer, claims, study_of
 from analyses._winograd_effects import effect_findings
 from analyses._winograd_figures import attention_findings
@@ -19,13 +20,9 @@ from workbench.findings import Definition, Finding, Notice
 from workbench.subject import Subject
 
 MEANINGS = {
-    "twin": "The same sentence with the cue replaced by its partner of the other role: one word changes, and the "
-    "answer with it.",
     "deciding position": "The query that has to name the answer: the word before it.",
     "moved": "How far an intervention takes the logit difference between the two nouns towards the twin's: 0 not at "
     "all, 1 all the way. Mean over sentences of the change, over the mean difference between a sentence and its twin.",
-    "denoising, noising": "Activations of a sentence put into the pass over its twin (what suffices to restore the "
-    "answer), and the reverse (what is needed to keep it).",
     "total variation": "Half the sum of the absolute differences of two rows: the share of weight that has to move to "
     "make them equal.",
 }
@@ -48,7 +45,8 @@ class WinogradAnalysis(Analysis):
         made = claims(study)
         progress("figures")
         words = [Definition(id=f"definition.{word}", title=word, text=text) for word, text in MEANINGS.items()]
-        return [answer(study, made), *made, *attention_findings(study), *effect_findings(study), *words]
+        shared = definitions(("twin", "denoising, noising"))
+        return [answer(study, made), *made, *attention_findings(study), *effect_findings(study), *shared, *words]
 
 
 ANALYSIS = WinogradAnalysis()

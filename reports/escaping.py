@@ -8,7 +8,7 @@ import re
 import unicodedata
 from typing import Any
 
-from workbench.findings import to_json
+from workbench.findings_json import to_json
 
 _CONTROL = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n\r"} | {0x7F: "\u2421"}
 _WHITESPACE = {"\n": "↵", "\t": "⇥", "\r": "␍", "\x7f": "\u2421"}

@@ -10,7 +10,7 @@ import torch
 
 from workbench.analysis import NEEDS, Budget, missing_needs
 from workbench.config import model_config
-from workbench.findings import from_json, to_json
+from workbench.findings_json import from_json, to_json
 from workbench.model.transformer import Transformer
 from workbench.registry import find, load_analysis, load_task
 from workbench.rng import stream

@@ -9,25 +9,26 @@ import pytest
 
 from workbench.errors import WorkbenchError
 from workbench.findings import (
-    KINDS,
     Answer,
     Attention,
+    Circuit,
     Claim,
     Column,
     Curve,
     Definition,
+    Edge,
     Finding,
     Heatmap,
+    Interactive,
+    Node,
     Notice,
     Panel,
     Rule,
     Series,
     Span,
     Table,
-    from_json,
-    tables,
-    to_json,
 )
+from workbench.findings_json import KINDS, from_json, public, tables, to_json
 
 ONE_OF_EACH: list[Finding] = [
     Answer(id="a", title="Does it?", text="**L1.H0** does."),
@@ -54,6 +55,14 @@ ONE_OF_EACH: list[Finding] = [
         marks=((0, 0, 1),),
     ),
     Attention(id="m", title="t", tokens=("a", "b"), patterns=(((1.0, 0.0), (0.5, 0.5)),), names=("L0.H0",)),
+    Circuit(
+        id="k",
+        title="t",
+        nodes=(Node(name="L0.H0", layer=0), Node(name="L1.H0", layer=1)),
+        edges=(Edge(sender="L0.H0", receiver="L1.H0", kind="K", weight=-0.5, low=-0.6, high=-0.4),),
+        unit="Δ accuracy",
+    ),
+    Interactive(id="i", title="t", payload={"format": 1, "samples": {"tokens": [[1, 2]]}, "weights": None}),
     Notice(id="n", title="t", text="Look.", level="warning"),
     Definition(id="d", title="loss", text="What it is."),
 ]
@@ -84,10 +93,10 @@ def test_undefined_numbers_are_null_in_json_and_nan_again() -> None:
 
 
 def test_a_claim_in_public() -> None:
-    public = Claim(id="c", title="t", statement="It does.", heads=("L1.H0",), value=math.nan).public()
+    shown = public(Claim(id="c", title="t", statement="It does.", heads=("L1.H0",), value=math.nan))
     keys = "id statement heads value unit low high samples n semantics threshold direction verdict reason"
-    assert list(public) == keys.split()
-    assert (public["value"], public["heads"], public["verdict"]) == (None, ["L1.H0"], "not_applicable")
+    assert list(shown) == keys.split()
+    assert (shown["value"], shown["heads"], shown["verdict"]) == (None, ["L1.H0"], "not_applicable")
 
 
 def test_tables_by_id() -> None:

@@ -24,6 +24,7 @@ from workbench.analysis import Budget
 from workbench.components import head_names
 from workbench.errors import WorkbenchError
 from workbench.findings import Answer, Attention, Claim, Heatmap, Table
+from workbench.findings_json import public
 from workbench.head_scores import KEYS, impostor_check
 from workbench.model.transformer import Transformer
 from workbench.probes import probe_periods
@@ -183,7 +184,7 @@ def test_not_applicable_where_the_two_sets_are_the_whole_model():
 
 
 def test_claims_carry_the_contract_fields(planted):
-    public = planted[2]["necessary_induction"].public()
+    shown = public(planted[2]["necessary_induction"])
     keys = [
         "id",
         "statement",
@@ -200,11 +201,11 @@ def test_claims_carry_the_contract_fields(planted):
         "verdict",
         "reason",
     ]
-    assert list(public) == keys
-    assert "mean over 512 train sequences of repeated_tokens" in public["semantics"]
-    assert public["samples"] == "sequences"
-    assert public["n"] == 128
-    json.dumps(public, allow_nan=False)
+    assert list(shown) == keys
+    assert "mean over 512 train sequences of repeated_tokens" in shown["semantics"]
+    assert shown["samples"] == "sequences"
+    assert shown["n"] == 128
+    json.dumps(shown, allow_nan=False)
 
 
 def test_the_page_gets_its_figures(planted):

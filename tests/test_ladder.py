@@ -18,7 +18,8 @@ from analyses._ladder_rungs import RUNGS, Reading, other_noun
 from workbench.analysis import Budget
 from workbench.app.lab import ProcessLab
 from workbench.app.main import main
-from workbench.findings import Claim, Curve, Heatmap, Notice, Table, from_json, to_json
+from workbench.findings import Claim, Curve, Heatmap, Notice, Table
+from workbench.findings_json import from_json, to_json
 from workbench.registry import load_experiment, load_task
 from workbench.rng import stream
 from workbench.task import IGNORE, Batch, Floor

@@ -19,7 +19,8 @@ from tests.small_models import subject as random_subject
 from workbench.analysis import Budget
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError
-from workbench.findings import Claim, Curve, Finding, Heatmap, Notice, Table, from_json, to_json
+from workbench.findings import Claim, Curve, Finding, Heatmap, Notice, Table
+from workbench.findings_json import from_json, to_json
 from workbench.model.transformer import Transformer
 from workbench.registry import load_task
 from workbench.subject import Subject

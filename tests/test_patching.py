@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import small_models as small
+from workbench import patch_checks as checks_module
 from workbench.errors import WorkbenchError
-from workbench.patching import Point, patch, restored, source_cache, twin_difference
+from workbench.patch_checks import patch_checks
+from workbench.patching import Point, patch, restored, shares, source_cache, twin_difference
 from workbench.rng import stream
 from workbench.task import IGNORE, Batch
 
@@ -131,6 +133,48 @@ def test_twin_difference_by_hand():
 
     assert twin_difference(logits, batch(1), batch(2)).tolist() == [3.0]
     assert twin_difference(logits, batch(0), batch(1)).tolist() == [-4.0]
+
+
+def test_shares_of_several_are_those_of_each():
+    numbers = np.random.default_rng(0)
+    done, whole = numbers.normal(0.5, 1, (40, 3, 2)), numbers.normal(3, 1, 40)
+    done[:, 1, 1] = 0.25 * whole
+    together = shares(done, whole)
+    for i in range(3):
+        for j in range(2):
+            alone = restored(done[:, i, j], np.zeros(40), whole)
+            at = (together.value[i, j], together.low[i, j], together.high[i, j])
+            assert at == pytest.approx((alone.value, alone.low, alone.high), rel=1e-9)
+            assert at[1] < done[:, i, j].mean() / whole.mean() < at[2]
+    # A quarter in every sequence: of those not seen, up to u may have a share anywhere from 0 to 1, or from -1 to 1.
+    unseen = 1 - 0.025 ** (1 / 40)
+    assert (together.low[1, 1], together.high[1, 1]) == pytest.approx((0.25 * (1 - unseen), 0.25 + 0.75 * unseen))
+    wide = shares(done, whole, bounds=(-1, 1))
+    assert (wide.low[1, 1], wide.high[1, 1]) == pytest.approx((0.25 - 1.25 * unseen, 0.25 + 0.75 * unseen))
+    assert np.isnan(shares(done, np.zeros(40)).value).all()
+
+
+@settings(max_examples=8, deadline=None)
+@given(shape=small.shapes, seed=small.seeds, padded=st.booleans())
+def test_the_checks_hold_on_every_model(shape, seed, padded):
+    model = small.model(shape, seed)
+    checks = patch_checks(model, *batches(padded, seed))
+    checks.require()
+    assert checks.itself
+    assert checks.everything == 0
+    assert small.hooks_left(model) == 0
+
+
+def test_the_checks_can_fail(monkeypatch: pytest.MonkeyPatch):
+    model = small.model(small.SHAPES[0])
+    batch, other = batches(True)
+    unequal = replace(other, mask=torch.ones_like(other.mask))
+    assert patch_checks(model, batch, unequal).everything is None
+    monkeypatch.setattr(checks_module, "patch", lambda *a: patch(*a) + 1e-4)
+    with pytest.raises(WorkbenchError, match="self check failed: a pass patched with itself is not the clean pass"):
+        patch_checks(model, batch, other).require()
+    with pytest.raises(WorkbenchError, match=r"patching everything does not give the other pass: .* a deviation of"):
+        replace(patch_checks(model, batch, other), itself=True).require()
 
 
 def test_restored_by_hand():

@@ -116,3 +116,37 @@ def test_it_needs_a_task_and_sequences():
     with pytest.raises(WorkbenchError, match="needs sequences"):
         build_reference(s, size=0)
     assert len(Random().vocabulary) == D_VOCAB
+
+
+WITH_MLP = {"norm": "pre", "positions": "learned", "d_mlp": 12}
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+def test_means_of_what_mlps_write_are_over_real_tokens(monkeypatch, per_position):
+    s = subject(WITH_MLP)
+    monkeypatch.setattr(reference, "CHUNK_TOKENS", 7 * N_CTX)
+    built = build_reference(s, split="validation", size=40, per_position=per_position)
+    batch = s.sample(40, "validation", "reference")
+    names = ["blocks.0.hook_mlp_out", "blocks.1.hook_mlp_out"]
+    with capture(s.model, names) as kept, torch.no_grad():
+        s.model(batch.tokens, batch.mask)
+    assert len(built.mean_mlp) == 2
+    for mean, name in zip(built.mean_mlp, names, strict=True):
+        assert mean.shape == ((N_CTX if per_position else 1), 8)
+        for p, row in enumerate(mean):
+            real = batch.mask[:, p] if per_position else batch.mask
+            written = kept[name][:, p] if per_position else kept[name]
+            torch.testing.assert_close(row, written[real].mean(0), atol=1e-6, rtol=1e-5)
+    assert build_reference(subject(PLAIN), size=8).mean_mlp == ()
+
+
+def test_the_mlps_are_part_of_what_the_hash_tells_apart_and_of_what_must_fit():
+    s = subject(WITH_MLP, padded=False)
+    built, mask = build_reference(s, size=8), torch.ones(3, N_CTX, dtype=torch.bool)
+    without = dataclasses.replace(built, mean_mlp=())
+    moved = dataclasses.replace(built, mean_mlp=tuple(m + 1 for m in built.mean_mlp))
+    assert len({built, without, moved}) == 3
+    built.require_fit(s.config, mask, mlps=True)
+    without.require_fit(s.config, mask)
+    with pytest.raises(WorkbenchError, match="a mean of 8 numbers for each of 2 MLPs, got none"):
+        without.require_fit(s.config, mask, mlps=True)

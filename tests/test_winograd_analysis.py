@@ -25,7 +25,8 @@ from tests.tiny_task import Successor
 from workbench.analysis import Budget
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError
-from workbench.findings import Claim, Notice, Table, from_json, to_json
+from workbench.findings import Claim, Notice, Table
+from workbench.findings_json import from_json, to_json
 from workbench.hooks import capture, intervene
 from workbench.model.transformer import Transformer
 from workbench.registry import load_task

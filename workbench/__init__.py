@@ -5,6 +5,7 @@
     subject = workbench.train("repeated_tokens", "runs/demo")  # or workbench.open("runs/demo")
     subject.scores()                                           # what each head looks at, with chance and interval
     subject.ablate("L1.H0", how="mean")                        # what breaks without it
+    subject.view()                                             # the same by clicking, in a notebook
 
 Reading order: ``task`` (what a task is), ``model.transformer`` (the model), ``probes`` and ``head_scores`` (looking),
 ``ablation`` and ``measure`` (intervening), ``behaviour`` and ``statistics`` (how sure), ``findings`` and ``analysis``
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.ablation import KeepOnly, Mean, Resample, Zero
     from workbench.app.face import open, train
+    from workbench.app.notebook import show_attention, view
     from workbench.components import Head
     from workbench.cut_path import CutPath
     from workbench.errors import WorkbenchError
@@ -43,12 +45,15 @@ __all__ = [
     "Zero",
     "build_reference",
     "open",
+    "show_attention",
     "train",
+    "view",
 ]
 
 _HOMES = {
     "ablation": ("Joint", "KeepOnly", "Mean", "Resample", "Zero"),
     "app.face": ("open", "train"),
+    "app.notebook": ("show_attention", "view"),
     "components": ("Head", "Layer", "Mlp"),
     "cut_path": ("CutPath",),
     "errors": ("WorkbenchError",),

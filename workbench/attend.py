@@ -5,6 +5,7 @@ Axes: ``state seq head d_head pos query_pos key_pos``; ``out`` is heads times ``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -26,10 +27,17 @@ class Attend:
 
     Args:
         model: whose. mask: real tokens. scored: the positions that the last layer is needed at.
+        frozen: every layer's pattern, ``[seq head query_pos key_pos]``, where patterns are held; else None.
     """
 
-    def __init__(self, model: Transformer, mask: Bool[Tensor, "seq pos"], scored: Bool[Tensor, "seq pos"]) -> None:
-        self.config = model.config
+    def __init__(
+        self,
+        model: Transformer,
+        mask: Bool[Tensor, "seq pos"],
+        scored: Bool[Tensor, "seq pos"],
+        frozen: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.config, self.frozen = model.config, frozen
         t = mask.shape[1]
         visible = model.causal[:t, :t][None]
         if not bool(mask.all()):  # a padded query sees itself, so that no row is empty
@@ -51,19 +59,31 @@ class Attend:
         """The stream at the scored positions, as one long sequence."""
         return x[:, self.seq, self.pos][:, None]
 
-    def all(self, read: Reading, projection: Projection, size: Tensor) -> Float[Tensor, "state seq out pos"]:
+    def all(
+        self, layer: int, read: Reading, projection: Projection, size: Tensor
+    ) -> Float[Tensor, "state seq out pos"]:
         """z everywhere, from the reading's projection."""
-        return self._z(read, projection, size, None)
+        return self._z(layer, read, projection, size, None)
 
-    def scored(self, read: Reading, projection: Projection, size: Tensor) -> Float[Tensor, "state 1 out row"]:
+    def scored(
+        self, layer: int, read: Reading, projection: Projection, size: Tensor
+    ) -> Float[Tensor, "state 1 out row"]:
         """z at the scored positions, as one long sequence."""
-        z = self._z(read, projection, size, self.queries)
+        z = self._z(layer, read, projection, size, self.queries)
         return z.transpose(2, 3)[:, self.seq, self.among].transpose(1, 2)[:, None]
 
-    def _z(self, read: Reading, projection: Projection, size: Tensor, queries: Tensor | None) -> Tensor:
+    def _z(self, layer: int, read: Reading, projection: Projection, size: Tensor, queries: Tensor | None) -> Tensor:
         c = self.config
         s, n, _, t = projection.base.shape
         width = c.n_heads * c.d_head
+        if self.frozen is not None:
+            last = slice(0, width) if c.attention == "uniform" else slice(2 * width, 3 * width)
+            v = read.finish(projection, size, last).view(s, n, c.n_heads, c.d_head, t)
+            pattern = self.frozen[layer]
+            if queries is not None:
+                where = queries[:, None, :, None].expand(n, c.n_heads, -1, t)
+                pattern = pattern.gather(2, where)
+            return (v @ pattern.transpose(-1, -2)).view(s, n, width, -1)
         if c.attention == "uniform":
             v = read.finish(projection, size).view(s, n, c.n_heads, c.d_head, t)
             bias = self.bias if queries is None else self._bias(queries)

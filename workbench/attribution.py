@@ -27,6 +27,7 @@ from workbench.checks import deviation
 from workbench.components import Head
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.hooks import capture
+from workbench.metrics import require_answers
 from workbench.model.blocks import EPS
 from workbench.model.transformer import Transformer
 from workbench.reference import CHUNK_TOKENS
@@ -128,9 +129,9 @@ def direct_logit_attribution(
             expected="a residual stream that is a sum of writes (norm pre or none)",
             got="norm post",
         )
-    _require_answers(batch, batch.targets, config.d_vocab, "targets")
+    require_answers(batch, batch.targets, config.d_vocab, "targets")
     if incorrect is not None:
-        _require_answers(batch, incorrect, config.d_vocab, "incorrect answers")
+        require_answers(batch, incorrect, config.d_vocab, "incorrect answers")
     weights = _in_float64(model)
     kept, off = [], []
     with torch.no_grad():
@@ -159,7 +160,7 @@ def logit_lens(model: Transformer, batch: Batch, *, scale: str = "own", chunk: i
     if scale not in SCALES:
         raise unknown_name("scale of a logit lens", scale, SCALES)
     config = model.config
-    _require_answers(batch, batch.targets, config.d_vocab, "targets")
+    require_answers(batch, batch.targets, config.d_vocab, "targets")
     points = {"embed": "blocks.0.hook_resid_pre"}
     depth = [0.0]
     for layer in range(config.n_layers):
@@ -289,18 +290,6 @@ def _sequence_means(values: Float[Tensor, "at ..."], batch: Batch) -> Float[Tens
     sums = values.new_zeros((len(batch), *values.shape[1:]))
     sums.index_add_(0, batch.scored.nonzero()[:, 0], values)
     return sums / count.reshape(-1, *[1] * (values.ndim - 1))
-
-
-def _require_answers(batch: Batch, answers: Tensor, d_vocab: int, what: str) -> None:
-    if len(batch) == 0 or not bool(batch.scored.any(dim=1).all()):
-        raise WorkbenchError("nothing is scored", expected="sequences, each with a scored position", got="none")
-    if answers.shape != batch.tokens.shape:
-        raise WorkbenchError(f"the {what} do not fit the batch", expected=batch.tokens.shape, got=answers.shape)
-    ids = answers[batch.scored]
-    if not bool(((ids >= 0) & (ids < d_vocab)).all()):
-        raise WorkbenchError(
-            f"the {what} leave a scored position without an answer", expected=f"ids from 0 to {d_vocab - 1}"
-        )
 
 
 def _largest(deviations: list[float], problem: str) -> float:

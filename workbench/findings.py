@@ -1,4 +1,4 @@
-"""What an analysis says: plain data with a JSON round trip. Reports draw these and compute nothing.
+"""What an analysis says: plain data. Reports draw these and compute nothing; JSON is in :mod:`workbench.findings_json`.
 
 Every finding has ``id`` (unique on a page, dotted, a contract for scripts), ``title`` (what is seen) and
 ``caption`` (how it was computed). Numbers may be ``nan`` where something is undefined: JSON holds ``null`` there,
@@ -7,9 +7,7 @@ and a page marks the cell. ``section`` groups findings under a heading, in the o
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,10 +36,6 @@ class Answer(Finding):
     """
 
     text: str
-
-
-PRIVATE = ("title", "caption", "section", "scale")
-"""What of a claim is for the page alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +68,6 @@ class Claim(Finding):
     verdict: Verdict = "not_applicable"
     reason: str = ""
     scale: tuple[float, float] = (0.0, 1.0)
-
-    def public(self) -> dict[str, Any]:
-        """The claim as ``findings.json`` holds it."""
-        return {f.name: to_json(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in PRIVATE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +224,66 @@ class Attention(Finding):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Node:
+    """A part of a circuit: its ``name``, the ``layer`` it stands in, its ``role`` in a word or two ("" where it has
+    none), and what leaving it out does, with its interval (None where that was not measured)."""
+
+    name: str
+    layer: int
+    role: str = ""
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """A path from a part to an input of a later one (``kind``: "Q", "K", "V"), and what cutting it does."""
+
+    sender: str
+    receiver: str
+    kind: str
+    weight: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circuit(Finding):
+    """Parts that work together, and the paths between them. ``unit`` is of the effects and weights."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    unit: str
+    width: Literal["half", "full"] = "full"
+
+    def __post_init__(self) -> None:
+        layers = {node.name: node.layer for node in self.nodes}
+        if len(layers) != len(self.nodes):
+            raise WorkbenchError(f"circuit {self.id}: two nodes have one name", expected="all names different")
+        for edge in self.edges:
+            if not {edge.sender, edge.receiver} <= set(layers):
+                raise WorkbenchError(
+                    f"circuit {self.id}: an edge has no node at its end",
+                    expected=", ".join(layers) or "no edges",
+                    got=f"{edge.sender} to {edge.receiver}",
+                )
+            if layers[edge.sender] >= layers[edge.receiver]:
+                raise WorkbenchError(
+                    f"circuit {self.id}: an edge does not lead upwards",
+                    expected="a sender in a layer below its receiver's",
+                    got=f"{edge.sender} to {edge.receiver}",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interactive(Finding):
+    """A model that the reader can take apart. ``payload`` is what :func:`workbench.live.payload` makes."""
+
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice(Finding):
     """A remark in place: ``level`` info, warning (something was skipped or is limited) or error (a part failed)."""
 
@@ -246,71 +296,3 @@ class Definition(Finding):
     """What a score or word used on the page means: ``title`` is the word, ``text`` the meaning."""
 
     text: str
-
-
-KINDS: Mapping[str, type[Finding]] = {
-    k.__name__: k for k in (Answer, Claim, Table, Curve, Heatmap, Attention, Notice, Definition)
-}
-_PARTS: Mapping[str, type[Any]] = {
-    "columns": Column,
-    "series": Series,
-    "rules": Rule,
-    "spans": Span,
-    "panels": Panel,
-}
-
-
-def to_json(value: Any) -> Any:
-    """Plain JSON data of a finding or a part of it; a number that is not finite becomes null."""
-    if isinstance(value, Finding):
-        return {"finding": type(value).__name__, **_fields(value)}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, int, bool)):
-        return value
-    raise TypeError(f"{type(value).__name__} is not plain data; convert it before it becomes a finding")
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-
-
-def _tuples(value: Any, none_is_nan: bool) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(v, none_is_nan) for v in value)
-    return math.nan if value is None and none_is_nan else value
-
-
-def from_json(data: Mapping[str, Any]) -> Finding:
-    """The finding that ``to_json`` wrote (null in arrays of numbers comes back as nan)."""
-    kind = KINDS.get(data.get("finding", ""))
-    if kind is None:
-        raise WorkbenchError("a finding's kind is unknown", expected=" or ".join(KINDS), got=data.get("finding"))
-    return _build(kind, data)
-
-
-def _build(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    arguments = {}
-    for f in dataclasses.fields(kind):
-        if f.name not in data:
-            continue
-        value = data[f.name]
-        if f.name in _PARTS and isinstance(value, list):
-            value = tuple(_build(_PARTS[f.name], part) for part in value)
-        elif f.name == "rows":
-            value = tuple(dict(row) for row in value)
-        elif isinstance(value, list):
-            value = _tuples(value, none_is_nan=f.name in ("x", "y", "low", "high", "values", "patterns"))
-        arguments[f.name] = value
-    return kind(**arguments)
-
-
-def tables(findings: Sequence[Finding]) -> dict[str, list[dict[str, Any]]]:
-    """Every table's rows by id, as ``findings.json`` holds them."""
-    return {f.id: [dict(to_json(row)) for row in f.rows] for f in findings if isinstance(f, Table)}

@@ -70,6 +70,14 @@ def hook_point(model: nn.Module, name: str) -> nn.Module:
     return points[name]
 
 
+def _conversion(point: nn.Module) -> Any:
+    """From what a point holds to what is seen there, and back; None where that is the same.
+
+    A bridge's point may hold heads side by side in one axis: a plain hook on it would see, and edit, other shapes.
+    """
+    return getattr(point, "hook_conversion", None)
+
+
 @contextmanager
 def intervene(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Firings]:
     """Within the scope, every explicit pass of the model is edited.
@@ -87,16 +95,19 @@ def intervene(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Firings]:
     points = [hook_point(model, edit.point) for edit in firings.edits]
 
     def hook(index: int, edit: Edit) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+        conversion = _conversion(points[index])
+
         def run(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-            shape = output.shape
-            edited = edit.function(output)
+            seen = output if conversion is None else conversion.convert(output)
+            shape = seen.shape
+            edited = edit.function(seen)
             if not isinstance(edited, Tensor) or edited.shape != shape:
                 got = tuple(edited.shape) if isinstance(edited, Tensor) else type(edited).__name__
                 raise WorkbenchError(
                     f"edit {edit.label} at {edit.point} changed the activation's shape", expected=tuple(shape), got=got
                 )
             firings.sequences[index] += shape[0]
-            return edited
+            return edited if conversion is None else conversion.revert(edited)
 
         return run
 
@@ -122,8 +133,10 @@ def capture(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor
     points = {name: hook_point(model, name) for name in names}
 
     def hook(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        conversion = _conversion(points[name])
+
         def run(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            kept[name] = output.detach().clone()
+            kept[name] = (output if conversion is None else conversion.convert(output)).detach().clone()
 
         return run
 
@@ -148,8 +161,11 @@ def capture_gradients(model: nn.Module, names: Sequence[str]) -> Iterator[dict[s
     points = {name: hook_point(model, name) for name in names}
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        conversion = _conversion(points[name])
+
         def run(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-            kept[name] = grad_output[0].detach().clone()
+            gradient = grad_output[0]
+            kept[name] = (gradient if conversion is None else conversion.convert(gradient)).detach().clone()
 
         return run
 

@@ -1,7 +1,7 @@
 """Carrying interventions out: passes with a count of firings, and effects paired by sequence.
 
 Everything runs in chunks of whole sequences, without gradients: an intervention that only replaces outputs restarts
-where it begins, one that also freezes or cuts goes through the hooks. An intervention that replaces nothing is an
+where it begins, one that holds the norm or cuts goes through the hooks. An intervention that replaces nothing is an
 error: its "effect" would be a plausible zero.
 """
 
@@ -17,9 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.ablation import Intervention, Joint
+from workbench.bridge import Model
 from workbench.errors import WorkbenchError
 from workbench.hooks import intervene
-from workbench.metrics import row_scores
+from workbench.metrics import require_answers, row_scores
 from workbench.model.transformer import Transformer
 from workbench.puts import Sources
 from workbench.reference import CHUNK_TOKENS
@@ -126,9 +127,7 @@ class Effect:
         return pd.DataFrame(rows, columns=columns)
 
 
-def run(
-    model: Transformer, batch: Batch, intervention: Intervention | None = None, *, chunk: int | None = None
-) -> Pass:
+def run(model: Model, batch: Batch, intervention: Intervention | None = None, *, chunk: int | None = None) -> Pass:
     """One pass over a batch, through the hooks: clean for None, else under the intervention.
 
     Args:
@@ -141,7 +140,9 @@ def run(
     """
     with torch.no_grad():
         passes = [_hooked(part, intervention) for part in _parts(model, batch, chunk)]
-    return Pass(torch.cat([p.logits for p in passes]), sum(p.fired for p in passes), sum(p.expected for p in passes))
+    fired, expected = sum(p.fired for p in passes), sum(p.expected for p in passes)
+    _require_fired(intervention, fired, expected)
+    return Pass(torch.cat([p.logits for p in passes]), fired, expected)
 
 
 @dataclass
@@ -154,6 +155,7 @@ class _Collected:
     expected: int = 0
 
     def effect(self, intervention: Intervention) -> Effect:
+        _require_fired(intervention, self.fired, self.expected)
         clean, ablated = (torch.cat(parts, dim=1).double().cpu().numpy() for parts in (self.clean, self.ablated))
         return Effect(intervention, clean, ablated, self.fired, self.expected)
 
@@ -177,15 +179,22 @@ def measure(
     """
     for one in interventions:
         one.targets(subject.config)  # what cannot be is said before anything is computed
+    require_answers(batch, batch.targets, subject.config.d_vocab, "targets")
+    if incorrect is not None:
+        require_answers(batch, incorrect, subject.config.d_vocab, "incorrect answers")
     own = isinstance(subject.model, Transformer)
     collected = [_Collected() for _ in interventions]
-    fast = [i for i, one in enumerate(interventions) if own and _restarts(one)]
-    slow = [i for i in range(len(interventions)) if i not in set(fast)]
+    # What holds patterns restarts beside the others of its kind: its clean pass is that of the same path.
+    fast = {
+        frozen: [i for i, one in enumerate(interventions) if own and _restarts(one) and one.frozen_patterns == frozen]
+        for frozen in (False, True)
+    }
+    slow = [i for i in range(len(interventions)) if i not in {*fast[False], *fast[True]}]
     with torch.no_grad():
         for part in _parts(subject.model, batch, chunk):
             wrong = None if incorrect is None else incorrect[part.start : part.stop]
-            if fast:
-                _restart(part, [interventions[i] for i in fast], wrong, [collected[i] for i in fast])
+            for some in filter(None, fast.values()):
+                _restart(part, [interventions[i] for i in some], wrong, [collected[i] for i in some])
             clean = row_scores(part.clean[part.batch.scored], part.batch, wrong) if slow else None
             for i in slow:
                 done = _hooked(part, interventions[i])
@@ -196,7 +205,7 @@ def measure(
     return [at.effect(one) for at, one in zip(collected, interventions, strict=True)]
 
 
-def _parts(model: Transformer, batch: Batch, chunk: int | None) -> Iterator[Sources]:
+def _parts(model: Model, batch: Batch, chunk: int | None) -> Iterator[Sources]:
     if chunk is not None and chunk < 1:
         raise WorkbenchError("a chunk cannot be used", expected="at least 1 sequence", got=chunk)
     size = chunk or max(1, CHUNK_TOKENS // batch.tokens.shape[1])
@@ -207,16 +216,18 @@ def _parts(model: Transformer, batch: Batch, chunk: int | None) -> Iterator[Sour
 def _restarts(intervention: Intervention) -> bool:
     if isinstance(intervention, Joint):
         return all(map(_restarts, intervention.members))
-    return intervention.replaces and not (intervention.frozen_patterns or intervention.frozen_norm)
+    return intervention.replaces and not intervention.frozen_norm
 
 
 def _restart(
     part: Sources, interventions: Sequence[Intervention], wrong: Tensor | None, into: Sequence[_Collected]
 ) -> None:
     """Interventions on some sequences by restarts; the pass in which nothing is put is the clean one beside them."""
+    assert isinstance(part.model, Transformer)
     puts = [part.puts(one) for one in interventions]
     scores: list[list[Tensor]] = [[] for _ in (None, *puts)]
-    for outcome in evaluate(part.model, part.batch, [[], *puts]):
+    patterns = list(part.patterns.values()) if interventions[0].frozen_patterns else None
+    for outcome in evaluate(part.model, part.batch, [[], *puts], patterns=patterns):
         few = part.batch[outcome.start : outcome.stop]
         labels = None if wrong is None else wrong[outcome.start : outcome.stop]
         if outcome.start == 0 and 1 in outcome.indices:
@@ -249,6 +260,18 @@ def _hooked(part: Sources, intervention: Intervention | None) -> Pass:
     edits = [] if intervention is None else part.edits(intervention)
     if not edits:
         return Pass(part.clean, 0, 0)
+    assert intervention is not None
     with intervene(part.model, edits) as firings:
         logits = part.model(part.batch.tokens, part.batch.mask, path="explicit")
-    return Pass(logits, firings.complete, len(part.batch))
+    fired = min(firings.complete, int(part.reached(intervention).sum()))
+    return Pass(logits, fired, len(part.batch))
+
+
+def _require_fired(intervention: Intervention | None, fired: int, expected: int) -> None:
+    """Raise where an intervention took place on no sequence: its result would equal the clean one and mean nothing."""
+    if expected and not fired:
+        raise WorkbenchError(
+            f"an intervention never took place: {intervention!r}",
+            expected="a real position to replace at in some sequence",
+            got=f"none in {expected}",
+        )

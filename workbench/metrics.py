@@ -76,7 +76,7 @@ def row_scores(
     return total / count
 
 
-def require_answers(batch: Batch, answers: Int[Tensor, "..."], d_vocab: int, what: str) -> None:
+def require_answers(batch: Batch, answers: Tensor, d_vocab: int, what: str) -> None:
     """Raise unless every sequence has a scored position, and each of them an answer (``what`` says whose, in words)."""
     if len(batch) == 0 or not bool(batch.scored.any(dim=1).all()):
         raise WorkbenchError("nothing is scored", expected="sequences, each with a scored position", got="none")

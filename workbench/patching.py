@@ -3,6 +3,7 @@
 *Denoising* puts clean activations into a corrupted pass: what suffices to restore the behaviour. *Noising* puts
 corrupted activations into a clean one: what is necessary (Meng et al. 2022; Heimersheim & Nanda 2024). Both are
 ``patch(model, destination_batch, source_cache, points)``; which is which depends on what source and destination are.
+Many points at once are a :func:`workbench.patch_sweep.patch_sweep`.
 
 Axes: ``batch pos head d_head d_model``.
 """
@@ -10,9 +11,8 @@ Axes: ``batch pos head d_head d_model``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +20,23 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from workbench.bridge import Model
 from workbench.errors import WorkbenchError, unknown_name
-from workbench.hooks import Edit, capture, intervene
-from workbench.metrics import logit_difference
-from workbench.model.transformer import Transformer
-from workbench.statistics import TAIL, Interval, resample_weights
-from workbench.task import Batch
+from workbench.hooks import capture, intervene
+from workbench.metrics import row_scores
+from workbench.places import Place, index_of
+from workbench.puts import point as hook_name
+from workbench.puts import put_edits
+from workbench.replacements import Put
+from workbench.statistics import TAIL, Bounds, Interval, resample_weights
+from workbench.task import IGNORE, Batch
 
 Stream = Literal["resid_pre", "z"]
-Position = str | int | Bool[Tensor, "batch pos"]
+Position = Place | Bool[Tensor, "batch pos"]
 """Where: a named position of the batches (which may stand elsewhere in each), an index, or a mask of several."""
+
+COLUMNS = 512
+"""Quantities resampled at once."""
 
 
 class Point(NamedTuple):
@@ -44,6 +51,12 @@ class Point(NamedTuple):
     position: Position
     head: int | None = None
 
+    def __str__(self) -> str:
+        """``"L0.H1 at cue"``, ``"L2 at 5"``."""
+        part = f"L{self.layer}" if self.head is None else f"L{self.layer}.H{self.head}"
+        many = isinstance(self.position, Tensor)
+        return f"{part} at {'a mask of places' if many else self.position}"
+
 
 @dataclass(frozen=True, eq=False)
 class SourceCache:
@@ -54,19 +67,26 @@ class SourceCache:
     activations: Mapping[str, Tensor]
 
 
-def point_name(model: Transformer, layer: int, stream: Stream) -> str:
+class Shares(NamedTuple):
+    """How far changes go of a whole way, one number a change: estimates and their 95 % intervals over sequences."""
+
+    value: Float[np.ndarray, "*what"]
+    low: Float[np.ndarray, "*what"]
+    high: Float[np.ndarray, "*what"]
+
+
+def point_name(model: Model, layer: int, stream: Stream) -> str:
     """The hook point of a stream at a layer; an impossible one is an error that says what exists."""
     top = model.config.n_layers - (stream == "z")
     if stream not in ("resid_pre", "z"):
         raise unknown_name("stream", stream, ("resid_pre", "z"))
     if not 0 <= layer <= top:
         raise WorkbenchError(f"there is no {stream} at layer {layer}", expected=f"0 to {top}", got=layer)
-    if stream == "z":
-        return f"blocks.{layer}.attn.hook_z"
-    return f"blocks.{layer}.hook_resid_pre" if layer <= top - 1 else f"blocks.{top - 1}.hook_resid_post"
+    leaving = stream == "resid_pre" and layer == model.config.n_layers
+    return f"blocks.{layer - 1}.hook_resid_post" if leaving else hook_name(stream, layer)
 
 
-def source_cache(model: Transformer, batch: Batch, *, extra: Sequence[str] = ()) -> SourceCache:
+def source_cache(model: Model, batch: Batch, *, extra: Sequence[str] = ()) -> SourceCache:
     """A clean pass with the residual stream and z of every layer, and any ``extra`` hook points."""
     layers = range(model.config.n_layers)
     names = [point_name(model, layer, "resid_pre") for layer in (*layers, len(layers))]
@@ -77,19 +97,19 @@ def source_cache(model: Transformer, batch: Batch, *, extra: Sequence[str] = ())
 
 
 def patch(
-    model: Transformer,
+    model: Model,
     destination_batch: Batch,
     source: SourceCache,
     points: Sequence[Point],
     stream: Stream = "resid_pre",
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Logits of the destination batch, with the source's activations at these points.
+    """Logits of the destination batch, with the source's activations at these points, through the hooks.
 
     Everything after a point is computed anew from there. Patching a pass with itself changes no bit; patching the whole
     residual stream at a layer gives the source's logits.
 
     Args:
-        source: of :func:`source_cache`, as many sequences as the destination; sequence i goes into sequence i.
+        source: of :func:`source_cache`, of the destination's shape; sequence i goes into sequence i.
         points: at least one. stream: the residual stream that enters a layer, or the z of heads.
 
     Raises:
@@ -97,73 +117,108 @@ def patch(
     """
     if not points:
         raise WorkbenchError("a patch replaces nothing", expected="at least one point", got="none")
-    if len(source.batch) != len(destination_batch):
-        raise WorkbenchError(
-            "source and destination do not pair",
-            expected=f"{len(destination_batch)} sequences",
-            got=len(source.batch),
-        )
-    by_name: dict[str, list[Point]] = {}
-    for point in points:
-        _check_head(model, point, stream)
-        by_name.setdefault(point_name(model, point.layer, stream), []).append(point)
-    edits = [
-        Edit(name, partial(_replace, value=source.activations[name], pieces=_pieces(here, destination_batch, source)),
-             f"patch of {stream}")
-        for name, here in by_name.items()
-    ]  # fmt: skip
+    puts = Puts(model, destination_batch, source, stream)
+    edits = put_edits([put for point in points for put in puts.of(point)], f"patch of {stream}")
+    top = hook_name("resid_pre", model.config.n_layers)
+    leaving = point_name(model, model.config.n_layers, "resid_pre")
+    edits = [replace(edit, point=leaving) if edit.point == top else edit for edit in edits]
     with torch.no_grad(), intervene(model, edits):
         return model(destination_batch.tokens, destination_batch.mask, path="explicit")
 
 
-def _check_head(model: Transformer, point: Point, stream: Stream) -> None:
-    n = model.config.n_heads
-    if point.head is not None and (stream != "z" or not 0 <= point.head < n):
-        expected = f"0 to {n - 1}" if stream == "z" else "None: the residual stream has no heads"
-        raise WorkbenchError("a patch's head does not exist", expected=expected, got=point.head)
+class Puts:
+    """What points put into a pass over the destination: values of the source, where they belong.
+
+    Raises:
+        WorkbenchError: batches of different shapes.
+    """
+
+    def __init__(self, model: Model, destination: Batch, source: SourceCache, stream: Stream) -> None:
+        require_same_shape(destination, source.batch)
+        self.model, self.destination, self.source, self.stream = model, destination, source, stream
+        self._known: dict[Position, tuple[Tensor, Tensor | None]] = {}
+
+    def of(self, point: Point) -> list[Put]:
+        """The puts of one point: one, or one a head."""
+        self._check_head(point)
+        value, at = self.value(point), self.place(point.position)[0]
+        if self.stream == "resid_pre":
+            return [Put(self.stream, point.layer, value, at)]
+        heads = range(self.model.config.n_heads) if point.head is None else (point.head,)
+        return [Put(self.stream, point.layer, value[:, :, head], at, head) for head in heads]
+
+    def value(self, point: Point) -> Tensor:
+        """The source's activation laid out for the destination: ``[batch pos ...]``, or ``[batch 1 ...]``."""
+        whole = self.source.activations[point_name(self.model, point.layer, self.stream)]
+        origin = self.place(point.position)[1]
+        return whole if origin is None else whole[torch.arange(len(whole), device=whole.device), origin][:, None]
+
+    def reached(self, point: Point) -> Bool[Tensor, " batch"]:
+        """The sequences in which the point stands on a real position of the destination."""
+        return (self.destination.mask & self.place(point.position)[0]).any(dim=1)
+
+    def place(self, position: Position) -> tuple[Bool[Tensor, "batch pos"], Tensor | None]:
+        """Where a value goes in the destination, and where it stands in the source (None: at the same place)."""
+        if position not in self._known:
+            self._known[position] = self._find(position)
+        return self._known[position]
+
+    def _find(self, position: Position) -> tuple[Tensor, Tensor | None]:
+        shape = self.destination.tokens.shape
+        if isinstance(position, Tensor):
+            if position.shape != shape:
+                raise mask_misfit(self.destination, position)
+            return position, None
+        to, origin = index_of(position, self.destination), index_of(position, self.source.batch)
+        at = torch.zeros_like(self.destination.mask)
+        at[torch.arange(len(to), device=to.device), to] = True
+        return at, None if torch.equal(to, origin) else origin
+
+    def _check_head(self, point: Point) -> None:
+        n = self.model.config.n_heads
+        if point.head is not None and (self.stream != "z" or not 0 <= point.head < n):
+            expected = f"0 to {n - 1}" if self.stream == "z" else "None: the residual stream has no heads"
+            raise WorkbenchError("a patch's head does not exist", expected=expected, got=point.head)
 
 
-def _pieces(
-    points: Sequence[Point], destination: Batch, source: SourceCache
-) -> list[tuple[Tensor, Tensor, Tensor, int | None]]:
-    """For each point: sequences, positions in the destination, positions in the source, head."""
-    found = []
-    for point in points:
-        row, to = _indices(point.position, destination)
-        _, origin = _indices(point.position, source.batch)
-        if len(to) != len(origin):
-            raise WorkbenchError("a patch's mask does not fit both batches", expected=len(to), got=len(origin))
-        found.append((row, to, origin, point.head))
-    return found
+def mask_misfit(batch: Batch, mask: Tensor) -> WorkbenchError:
+    """The error for a mask of positions that is not the batch's."""
+    return WorkbenchError(
+        "a patch's mask does not fit the batch", expected=tuple(batch.tokens.shape), got=tuple(mask.shape)
+    )
 
 
-def _indices(position: Position, batch: Batch) -> tuple[Tensor, Tensor]:
-    n, length = batch.tokens.shape
-    rows = torch.arange(n, device=batch.tokens.device)
-    if isinstance(position, Tensor):
-        if position.shape != batch.tokens.shape:
+def require_same_shape(destination: Batch, source: Batch) -> None:
+    """Raise where two batches do not pair sequence by sequence and position by position."""
+    if destination.tokens.shape != source.tokens.shape:
+        raise WorkbenchError(
+            "source and destination do not pair",
+            expected=f"the destination's shape {tuple(destination.tokens.shape)}",
+            got=tuple(source.tokens.shape),
+        )
+
+
+def require_twins(batch: Batch, twin: Batch) -> None:
+    """Raise where two batches cannot be judged by the logit difference between their answers.
+
+    Raises:
+        WorkbenchError: different shapes, different scored positions, or a scored position without a target.
+    """
+    require_same_shape(batch, twin)
+    if not torch.equal(batch.scored, twin.scored):
+        raise WorkbenchError(
+            "a batch and its twin are scored at different positions",
+            expected="answers at the same positions",
+            got=f"a difference in {int((batch.scored != twin.scored).any(dim=1).sum())} sequences",
+        )
+    for name, one in (("the batch", batch), ("the twin", twin)):
+        bare = (one.scored & (one.targets == IGNORE)).any(dim=1)
+        if bool(bare.any()):
             raise WorkbenchError(
-                "a patch's mask does not fit the batch", expected=(n, length), got=tuple(position.shape)
+                "a logit difference needs its labels",
+                expected="a target at every scored position",
+                got=f"none in sequence {int(bare.nonzero()[0, 0])} of {name}",
             )
-        row, at = position.nonzero(as_tuple=True)
-        return row, at
-    if isinstance(position, str):
-        if position not in batch.positions:
-            raise unknown_name("position", position, batch.positions)
-        return rows, batch.positions[position]
-    if not 0 <= position < length:
-        raise WorkbenchError("a patch's position does not exist", expected=f"0 to {length - 1}", got=position)
-    return rows, torch.full_like(rows, position)
-
-
-def _replace(x: Tensor, value: Tensor, pieces: Sequence[tuple[Tensor, Tensor, Tensor, int | None]]) -> Tensor:
-    edited = x.clone()
-    for row, to, origin, head in pieces:
-        if head is None:
-            edited[row, to] = value[row, origin]
-        else:
-            edited[row, to, head] = value[row, origin, head]
-    return edited
 
 
 def twin_difference(
@@ -171,31 +226,47 @@ def twin_difference(
 ) -> Float[np.ndarray, " batch"]:
     """Logit of the batch's answer minus that of its twin's, mean over the batch's scored positions, in nats.
 
-    ``twin`` is the counterfactual, whose answers stand at the same positions.
+    ``twin`` is the counterfactual, whose answers stand at the same positions; errors as :func:`require_twins`.
     """
-    answers = [b.targets.where(batch.scored, torch.zeros_like(b.targets)) for b in (batch, twin)]
-    difference = logit_difference(logits, *answers) * batch.scored
-    return (difference.sum(1) / batch.scored.sum(1)).double().cpu().numpy()
+    require_twins(batch, twin)
+    return row_scores(logits[batch.scored], batch, twin.targets)[-1].double().cpu().numpy()
+
+
+def shares(done: ArrayLike, whole: ArrayLike, *, bounds: Bounds = (0, 1)) -> Shares:
+    """``mean(done) / mean(whole)``, how far changes go of a whole way, for every cell of the trailing axes.
+
+    Interval by bootstrap over sequences; where nothing varies, up to ``1 - 0.025 ** (1 / n)`` of the population could
+    differ, anywhere within the bounds. nan where the whole way is 0.
+
+    Args:
+        done: ``[n ...]``, one value a sequence. whole: ``[n]``. bounds: of a sequence's share, as far as is known.
+    """
+    changes, way = np.asarray(done, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    flat = changes.reshape(len(changes), -1)
+    if abs(way.mean()) < 1e-6:
+        nothing = np.full(changes.shape[1:], np.nan)
+        return Shares(nothing, nothing, nothing)
+    value = flat.mean(axis=0) / way.mean()
+    weights = resample_weights(len(way))
+    ways = (weights @ way)[:, None]
+    ends: list[Any] = []
+    for start in range(0, flat.shape[1], COLUMNS):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drawn = (weights @ flat[:, start : start + COLUMNS]) / ways
+        quantile = np.nanquantile if np.isnan(drawn).any() else np.quantile
+        ends.append(quantile(drawn, [TAIL, 1 - TAIL], axis=0))
+    low, high = np.concatenate(ends, axis=1)
+    unseen, uniform = 1 - TAIL ** (1 / len(way)), high - low < 1e-6
+    least, most = ((1 - unseen) * value + unseen * end for end in bounds)
+    low, high = np.where(uniform, np.minimum(low, least), low), np.where(uniform, np.maximum(high, most), high)
+    return Shares(*(x.reshape(changes.shape[1:]) for x in (value, low, high)))
 
 
 def restored(patched: ArrayLike, destination: ArrayLike, source: ArrayLike) -> Interval:
-    """How far a patch takes the destination to the source.
+    """How far a patch takes the destination to the source: the :func:`shares` of one value a sequence ``[n]`` each.
 
-    ``mean(patched - destination) / mean(source - destination)`` of one value a sequence ``[n]``. 0 leaves the
-    destination as it was, 1 gives the source's value. Interval by bootstrap over sequences; where nothing varies, up to
-    ``1 - 0.025 ** (1 / n)`` of the population could differ, anywhere between 0 and 1. nan where source and destination
-    do not differ.
+    0 leaves the destination as it was, 1 gives the source's value. nan where source and destination do not differ.
     """
     p, d, s = (np.asarray(a, dtype=np.float64) for a in (patched, destination, source))
-    done, whole = p - d, s - d
-    if abs(whole.mean()) < 1e-6:
-        return Interval(float("nan"), float("nan"), float("nan"), len(d))
-    value = float(done.mean() / whole.mean())
-    weights = resample_weights(len(d))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = (weights @ done) / (weights @ whole)
-    low, high = np.nanquantile(drawn, [TAIL, 1 - TAIL])
-    if high - low < 1e-6:
-        unseen = 1 - TAIL ** (1 / len(d))
-        low, high = min(low, (1 - unseen) * value), max(high, (1 - unseen) * value + unseen)
-    return Interval(value, float(low), float(high), len(d))
+    at = shares(p - d, s - d)
+    return Interval(float(at.value), float(at.low), float(at.high), len(d))

@@ -14,11 +14,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from workbench.ablation import Intervention, Joint, KeepOnly, Mean, Resample, Zero
+from workbench.bridge import Model
 from workbench.components import Head, Mlp, Part
 from workbench.cut_path import CutPath
 from workbench.errors import WorkbenchError
 from workbench.hooks import Edit, capture
-from workbench.model.transformer import Transformer
 from workbench.places import Place, mask_of
 from workbench.reference import Pairing
 from workbench.replacements import Put
@@ -28,7 +28,7 @@ from workbench.task import Batch
 class Sources:
     """Some sequences of a batch, and the clean activations that interventions on them take (computed when needed)."""
 
-    def __init__(self, model: Transformer, whole: Batch, start: int, stop: int) -> None:
+    def __init__(self, model: Model, whole: Batch, start: int, stop: int) -> None:
         self.model, self.whole, self.start, self.stop = model, whole, start, stop
         self.batch = whole[start:stop]
         self._donors: dict[Pairing, dict[str, Tensor]] = {}
@@ -100,6 +100,12 @@ class Sources:
                 self.model.config, self.whole.mask, mlps=any(isinstance(part, Mlp) for part in targets)
             )
         return [self._put(by, part, self._mask(places)) for part in targets]
+
+    def reached(self, intervention: Intervention) -> Bool[Tensor, " batch"]:
+        """The sequences in which every value is put at a real position, and not on padding alone."""
+        masks = {id(put.at): put.at for put in self.puts(intervention) if put.at is not None}
+        taken = [(self.batch.mask & at).any(dim=1) for at in masks.values()]
+        return torch.stack([self.batch.mask.any(dim=1), *taken]).all(dim=0)
 
     def _mask(self, places: tuple[Place, ...]) -> Tensor | None:
         if not places:

@@ -29,6 +29,8 @@ CHUNK_TOKENS = 4096
 class ReferenceSet:
     """Means of every head's z and every MLP's output over sequences of a task. Equal when the hash is equal.
 
+    The numbers are those of the weights that they were built from, and stay: after training, build another.
+
     Attributes:
         task_name, split, seed, size: the sequences that the mean was taken over.
         per_position: one mean for each position, or one over all positions.

@@ -9,7 +9,8 @@ nothing has been done. What is left of a pass is computed through the linear map
   (:data:`workbench.state_tree.CANCELLED`), and under post-norm, both are computed from the replaced z instead;
 - in the last layer only the scored positions are computed, and its replacements never repeat attention.
 
-Exact up to rounding; nothing is sampled, frozen or approximated. Axes: ``state seq pos head d_head d_model d_vocab``.
+Exact up to rounding; nothing is sampled or approximated, and frozen only where patterns are given.
+Axes: ``state seq pos head d_head d_model d_vocab``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from workbench.errors import WorkbenchError
 from workbench.linear_parts import LinearParts
@@ -29,7 +31,12 @@ CHUNK_TOKENS = 4096
 
 
 def evaluate(
-    model: Transformer, batch: Batch, replacements: Sequence[Replacement], *, chunk_tokens: int = CHUNK_TOKENS
+    model: Transformer,
+    batch: Batch,
+    replacements: Sequence[Replacement],
+    *,
+    chunk_tokens: int = CHUNK_TOKENS,
+    patterns: Sequence[Tensor] | None = None,
 ) -> Iterator[Outcome]:
     """The logits of every replacement at the batch's scored positions, piece by piece.
 
@@ -39,6 +46,9 @@ def evaluate(
         chunk_tokens: tokens computed at once, of one state or of several. Peak memory is about this times the bytes of
             a token's widest activations (its scores among them), times the number of layers. It changes the result by
             rounding at most.
+
+        patterns: where every pattern is held, at what: one ``[batch head query_pos key_pos]`` a layer. None: they are
+            computed anew.
 
     Yields:
         Outcomes that together hold each replacement on each sequence once. Sequences come in order.
@@ -57,7 +67,7 @@ def evaluate(
         )
     n, t = batch.tokens.shape
     plans = [plan(puts, model.config, (n, t)) for puts in replacements]
-    return _without_gradients(_chunks(model, batch, plans, chunk_tokens))
+    return _without_gradients(_chunks(model, batch, plans, chunk_tokens, patterns))
 
 
 def _without_gradients(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
@@ -70,8 +80,11 @@ def _without_gradients(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         yield outcome
 
 
-def _chunks(model: Transformer, batch: Batch, plans: Sequence[Plan], tokens: int) -> Iterator[Outcome]:
+def _chunks(
+    model: Transformer, batch: Batch, plans: Sequence[Plan], tokens: int, frozen: Sequence[Tensor] | None
+) -> Iterator[Outcome]:
     parts = LinearParts(model)
     size = max(1, tokens // batch.tokens.shape[1])
     for start in range(0, len(batch) if plans else 0, size):
-        yield from Walk(model, parts, batch, slice(start, min(start + size, len(batch))), plans, tokens).outcomes()
+        chunk = slice(start, min(start + size, len(batch)))
+        yield from Walk(model, parts, batch, chunk, plans, tokens, frozen).outcomes()

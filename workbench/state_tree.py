@@ -81,12 +81,20 @@ class Walk:
     """The tree of states on one chunk of sequences: each method takes states one step up and hands on what follows."""
 
     def __init__(
-        self, model: Transformer, parts: LinearParts, batch: Batch, chunk: slice, plans: Sequence[Plan], tokens: int
+        self,
+        model: Transformer,
+        parts: LinearParts,
+        batch: Batch,
+        chunk: slice,
+        plans: Sequence[Plan],
+        tokens: int,
+        frozen: Sequence[Tensor] | None,
     ) -> None:
         self.model, self.parts, self.chunk, self.plans, self.tokens = model, parts, chunk, plans, tokens
         self.whole = batch.tokens.shape
         self.batch = batch[chunk]
-        self.attend = Attend(model, self.batch.mask, self.batch.scored)
+        held = None if frozen is None else [pattern[chunk] for pattern in frozen]
+        self.attend = Attend(model, self.batch.mask, self.batch.scored, held)
         self.n_layers = model.config.n_layers
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -102,9 +110,9 @@ class Walk:
         layer, x = self.parts.layers[index], states.x
         projection = layer.read.project(x) if states.projection is None else states.projection
         if index == self.n_layers - 1:
-            z, x = self.attend.scored(layer.read, projection, sizes(x)), self.attend.rows(x)
+            z, x = self.attend.scored(index, layer.read, projection, sizes(x)), self.attend.rows(x)
         else:
-            z = self.attend.all(layer.read, projection, sizes(x))
+            z = self.attend.all(index, layer.read, projection, sizes(x))
         for group in self._branch_heads(index, replace(states, x=x), z):
             yield from self._mlp(index, replace(group, x=post_norm(group.x, layer.post, 0)))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,23 +20,24 @@ from workbench.task import Batch, Task, Vocabulary
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.model.transformer import Transformer
+    from workbench.bridge import Model
     from workbench.runs import Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subject:
     """A model to take apart.
 
     Attributes:
-        model: the transformer, in evaluation use (its weights are not changed by any analysis).
+        model: the transformer, in evaluation use (its weights are not changed by any analysis); or a bridge, wrapped
+            by :class:`workbench.bridge.Bridged`, for interventions and patterns.
         vocabulary: the tokens that its ids mean.
         task: where sequences with targets come from; None for a model without one.
         run: the run folder that it came from; None for a planted or foreign model.
         seed: addresses the random streams of everything measured on it.
     """
 
-    model: Transformer
+    model: Model
     vocabulary: Vocabulary
     task: Task | None = None
     run: Run | None = None
@@ -48,6 +50,31 @@ class Subject:
                 expected=f"{self.config.d_vocab} tokens",
                 got=len(self.vocabulary),
             )
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        named = {"run": "run {}", "seed": "seed {}", "parameters": "{} parameters"}
+        return f"Subject({', '.join(named.get(name, '{}').format(fact) for name, fact in facts.items())})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is looked at, and what can be done with it."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(fact)}</td></tr>'
+            for name, fact in self._facts().items()
+        )
+        looks = "<code>.scores()</code>, <code>.ablate(heads)</code>, <code>.patterns(sequences)</code>"
+        shows = "<code>.show_attention(sequences)</code>, <code>.view()</code>"
+        return f"<table>{rows}</table><p>{looks}; to look and click: {shows}</p>"
+
+    def _facts(self) -> dict[str, str]:
+        config = self.config
+        count = sum(weight.numel() for weight in self.model.parameters())
+        facts = {"task": self.task.name} if self.task is not None else {}
+        facts["model"] = f"{config.n_layers}L x {config.n_heads}H, d {config.d_model}"
+        facts["parameters"] = f"{count:,}"
+        if self.run is not None:
+            facts["run"] = f"{self.run.hash[:12]} in {self.run.folder}"
+        return {**facts, "seed": str(self.seed)}
 
     @property
     def config(self) -> ModelConfig:
@@ -79,9 +106,14 @@ class Subject:
             Rows head, score, value, low, high, chance.
         """
         from workbench.head_scores import score_heads
+        from workbench.model.transformer import Transformer
         from workbench.probes import probe_periods, repeated_blocks
         from workbench.rng import stream
 
+        if not isinstance(self.model, Transformer):
+            raise WorkbenchError(
+                "this model's heads are not scored", expected="a Transformer", got=type(self.model).__name__
+            )
         lengths = tuple(periods) or probe_periods(self)
         drawn = stream(self.seed, "subject", "scores")
         probe = repeated_blocks(self.vocabulary, n, self.config.n_ctx, lengths, drawn)
@@ -142,3 +174,26 @@ class Subject:
         with torch.no_grad(), capture(self.model, points) as kept:
             self.model(sequences.to(self.model.unembed.W_U.device), path="explicit")
         return torch.stack([kept[point] for point in points], dim=1).cpu().numpy()
+
+    def view(self) -> Any:
+        """The ablation view, for the end of a notebook cell: switch heads off and see what changes.
+
+        Returns:
+            A widget that carries the model; above 2 million parameters a message that says how to serve it instead.
+
+        Raises:
+            WorkbenchError: no task.
+        """
+        import workbench
+
+        return workbench.view(self)
+
+    def show_attention(self, sequences: Int[Tensor, "batch pos"] | Sequence[Sequence[str]]) -> Any:
+        """Every head's attention on these sequences as interactive figures, for the end of a notebook cell.
+
+        Args:
+            sequences: token ids, or sequences as token texts.
+        """
+        import workbench
+
+        return workbench.show_attention(self, sequences)

@@ -12,7 +12,8 @@ from typing import Any
 
 from workbench import storage
 from workbench.errors import CheckFailed, WorkbenchError
-from workbench.findings import Claim, Finding, tables
+from workbench.findings import Claim, Finding
+from workbench.findings_json import public, tables
 from workbench.registry import ROOT
 
 SCHEMA = 1
@@ -45,7 +46,7 @@ def make_record(
         "code": code_hash(),
         "asked": dict(request),
         "failed": list(failed),
-        "claims": [f.public() for f in findings if isinstance(f, Claim)],
+        "claims": [public(f) for f in findings if isinstance(f, Claim)],
         "tables": tables(findings),
     }
     return {**record, "hash": _hash(record)}

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "every other head is replaced by its mean",
     )  # fmt: skip
     parser.add_argument("--heads", metavar="L0.H1,L1.mlp", help="these parts alone (default: every head and MLP)")
-    parser.add_argument("--pairs", action="store_true", help="every pair of them too, and what it did beyond each alone")
+    parser.add_argument("--pairs", action="store_true", help="every pair too, and what it did beyond each alone")
     parser.add_argument("--frozen-patterns", action="store_true", help="hold every pattern at its clean value")
     parser.add_argument("--frozen-norm", action="store_true", help="hold the final norm's scale at its clean value")
     parser.add_argument(
