@@ -50,7 +50,7 @@ class Study:
 
 def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) -> Study:
     """Measure everything."""
-    model = subject.model
+    model = subject.own
     batch = subject.sample(budget.samples, "test", "logit attribution")
     progress("logit lens")
     lens = logit_lens(model, batch)

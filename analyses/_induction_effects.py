@@ -1,4 +1,4 @@
-"""What removing heads does: effects, cut paths, how the work is shared, and the machinery's own checks."""
+"""What removing heads does: effects, cut paths, and how the work is shared."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import numpy as np
 
 from analyses._heads import effects_by_head
 from analyses._induction_study import SHARING_SAMPLES, Study
-from workbench.checks import TOLERANCES
 from workbench.components import Head, head_names
 from workbench.findings import Cell, Column, Finding, Heatmap, Panel, Table
 from workbench.measure import Effect
 from workbench.statistics import holm, paired_interval, sign_flip_p
 
-SECTION, PROOF = "What breaks without them", "What this page checked about itself"
+SECTION = "What breaks without them"
 LABELS = {"zero": "zero", "mean": "mean", "resample": "resample", "frozen": "zero, frozen"}
 SETS = ("S0", "S1", "S0 and S1", "only S0 and S1")
 
@@ -166,52 +165,3 @@ def _sharing_table(study: Study) -> Table:
         ),
         rows=tuple(rows),
     )
-
-
-def check_findings(study: Study) -> list[Finding]:
-    """The identities that must hold on this very model, with their deviations."""
-    words = {
-        "empty_is_clean": "an intervention that changes nothing is the clean pass",
-        "patched_is_clean": "patching a pass with its own patterns is the clean pass",
-        "zero_vs_rows": "zeroing a head equals zeroing its rows of W_O",
-        "batch_vs_singles": "a batch equals its sequences one by one",
-        "fast_vs_explicit": "the fused path equals the one with hooks",
-        "writes_vs_residual": "all writes sum to the final residual stream",
-    }
-    rows: list[dict[str, Cell]] = []
-    for name, identity in words.items():
-        value = getattr(study.checks, name)
-        if isinstance(value, bool):
-            rows.append(
-                {"identity": identity, "deviation": "none (bitwise)", "tolerance": "bitwise", "result": "holds"}
-            )
-        elif value is None:
-            rows.append(
-                {"identity": identity, "deviation": None, "tolerance": None, "result": "not applicable (post-norm)"}
-            )
-        else:
-            rows.append(
-                {
-                    "identity": identity,
-                    "deviation": f"{value:.1e}",
-                    "tolerance": f"{TOLERANCES[name]:.0e}",
-                    "result": "holds",
-                }
-            )
-    return [
-        Table(
-            id="induction.checks",
-            section=PROOF,
-            title="Identities that must hold, on this model",
-            caption="Computed on the first test sequences before any effect was measured; a deviation above its "
-            "tolerance stops the analysis. Deviations are relative to max(1, largest value). Two ways to the same "
-            "logits are compared in float64: what would show is a fault, not rounding.",
-            columns=(
-                Column(key="identity", label="identity"),
-                Column(key="deviation", label="deviation"),
-                Column(key="tolerance", label="tolerance"),
-                Column(key="result", label="result"),
-            ),
-            rows=tuple(rows),
-        )
-    ]

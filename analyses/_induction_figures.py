@@ -70,7 +70,7 @@ def score_findings(study: Study) -> list[Finding]:
 
 
 def _head_table(study: Study) -> Table:
-    model, test = study.subject.model, study.test
+    model, test = study.subject.own, study.test
     columns = [Column(key="head", label="head"), Column(key="set", label="set")]
     for name in test.per_sequence:
         key = name.removesuffix("_score")
@@ -144,7 +144,7 @@ def _left_out(study: Study) -> list[Finding]:
 
 def attention_findings(study: Study) -> list[Finding]:
     """Patterns of all heads (of the circuit's, where there are many) over a few test sequences."""
-    model, vocabulary = study.subject.model, study.subject.vocabulary
+    model, vocabulary = study.subject.own, study.subject.vocabulary
     heads = study.subject.heads if len(study.subject.heads) <= SHOWN_HEADS else study.circuit[:SHOWN_HEADS]
     length = min(study.batch.tokens.shape[1], SHOWN_TOKENS)
     cut = length < study.batch.tokens.shape[1] or len(heads) < len(study.subject.heads)
@@ -195,7 +195,7 @@ def circuit_findings(study: Study) -> list[Finding]:
 
 
 def _strength(study: Study, head: Head) -> float:
-    return float(study.subject.model.blocks[head.layer].attn.W_O[head.head].detach().norm())
+    return float(study.subject.own.blocks[head.layer].attn.W_O[head.head].detach().norm())
 
 
 def _token_map(
@@ -222,7 +222,7 @@ def _token_map(
 
 
 def _ov(study: Study, head: Head) -> Heatmap:
-    matrix = full_ov(study.subject.model, head)
+    matrix = full_ov(study.subject.own, head)
     return _token_map(
         study,
         "induction.ov_circuit",
@@ -238,7 +238,7 @@ def _ov(study: Study, head: Head) -> Heatmap:
 def _qk(study: Study, head: Head, through: Sequence[Head]) -> Heatmap:
     config = study.subject.config
     offset = min(config.n_ctx - 1, _typical_distance(study))
-    matrix = full_qk(study.subject.model, head, offset=offset, through=through)
+    matrix = full_qk(study.subject.own, head, offset=offset, through=through)
     names = " and ".join(map(str, through))
     at = f" at a distance of {offset}" if config.positions in ("rotary", "alibi") else ""
     return _token_map(
@@ -263,7 +263,7 @@ def _typical_distance(study: Study) -> int:
 
 
 def _composition(study: Study) -> list[Finding]:
-    rows = composition(study.subject.model, stream=stream(study.subject.seed, "induction", "composition"))
+    rows = composition(study.subject.own, stream=stream(study.subject.seed, "induction", "composition"))
     kinds = [k for k in ("K", "Q", "V") if any(r.kind == k for r in rows)]
     config = study.subject.config
     senders = [h for h in study.subject.heads if h.layer < config.n_layers - 1]

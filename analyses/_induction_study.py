@@ -1,4 +1,4 @@
-"""Everything that the induction analysis measures, once: scores, sets, reference, effects, sharing, checks.
+"""Everything that the induction analysis measures, once: scores, sets, reference, effects, sharing.
 
 Streams are kept apart: heads are selected on one probe (``select``) and tested on another (``test``); the reference set
 comes from the training split; behaviour is measured on the test split.
@@ -13,7 +13,6 @@ import numpy as np
 from workbench.ablation import Intervention, KeepOnly, Mean, Resample, Zero
 from workbench.analysis import Budget, Progress
 from workbench.behaviour import Judgement, there
-from workbench.checks import Checks, self_checks
 from workbench.components import Head
 from workbench.cut_path import CutPath, PathKind
 from workbench.errors import WorkbenchError
@@ -43,7 +42,7 @@ class Study:
         batch: the test sequences. behaviour: whether clean accuracy is there. excess: loss above the Bayes
             predictor's by sequence, or None where that is not known.
         reference: of the means. singles: (head, semantics) to effect. joint: (set name, semantics) to effect.
-        sharing: set name to effective number. checks: of the machinery on this model.
+        sharing: set name to effective number.
     """
 
     subject: Subject
@@ -62,7 +61,6 @@ class Study:
     singles: dict[tuple[Head, str], Effect]
     joint: dict[tuple[str, str], Effect]
     sharing: dict[str, EffectiveNumber]
-    checks: Checks
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -114,14 +112,12 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     progress("head scores")
     draws = ((budget.selection_samples, "validation", "select"), (budget.samples, "test", "test"))
     probes = [draw_probe(subject, periods, n, split, "induction", name) for n, split, name in draws]
-    selection, test = (score_heads(subject.model, subject.vocabulary, probe) for probe in probes)
+    selection, test = (score_heads(subject.own, subject.vocabulary, probe) for probe in probes)
     sets = select_sets(selection)
     impostors, not_checked = _impostors(subject, task)
 
     progress("ablations")
     batch = subject.sample(budget.samples, "test", "induction")
-    checks = self_checks(subject.model, batch)
-    checks.require()
     reference = build_reference(subject)
     effects = _effects(subject, batch, sets, reference)
     clean = next(iter(effects.values())).clean_accuracy
@@ -152,7 +148,6 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
         singles={(key, how): e for (key, how), e in effects.items() if isinstance(key, Head)},
         joint={(key, how): e for (key, how), e in effects.items() if isinstance(key, str)},
         sharing=shared,
-        checks=checks,
     )
 
 
@@ -191,7 +186,7 @@ def _impostors(subject: Subject, task: Task) -> tuple[tuple[ImpostorRow, ...], s
     """One row a head; or none, with the reason why the check does not apply."""
     drawn = stream(subject.seed, "induction", "impostor")
     try:
-        return tuple(impostor_check(subject.model, subject.vocabulary, drawn, fixed_period=fixed_period(task))), ""
+        return tuple(impostor_check(subject.own, subject.vocabulary, drawn, fixed_period=fixed_period(task))), ""
     except WorkbenchError as error:
         return (), str(error)
 

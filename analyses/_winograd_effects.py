@@ -11,7 +11,7 @@ from analyses._heads import effects_by_head
 from analyses._winograd_claims import CROSSED
 from analyses._winograd_study import Hop, Study
 from workbench.components import head_names
-from workbench.findings import Cell, Column, Finding, Heatmap, Notice, Panel, Table
+from workbench.findings import Cell, Column, Finding, Heatmap, Panel, Table
 from workbench.measure import Effect
 from workbench.patch_sweep import head_points, patch_sweep, residual_points
 from workbench.patching import Shares
@@ -31,7 +31,7 @@ def effect_findings(study: Study) -> list[Finding]:
     found: list[Finding] = [_crossing(study), _head_patches(study), _singles(study), _table(study)]
     if study.lower:
         found.append(_lower(study))
-    return [*found, _acts(study), _checks(study)]
+    return [*found, _acts(study)]
 
 
 def _places(study: Study) -> dict[str, Tensor]:
@@ -220,17 +220,4 @@ def _acts(study: Study) -> Table:
             *_role_columns(study),
         ),
         rows=tuple({"change": WORDS[hop.name], "layers": hop.layers} | _hop(study, hop) for hop in study.acts),
-    )
-
-
-def _checks(study: Study) -> Notice:
-    checks = study.checks
-    worst = max(checks.zero_vs_rows, checks.batch_vs_singles, checks.fast_vs_explicit)
-    return Notice(
-        id="winograd.checks",
-        section=ACTS,
-        title="Checked on this model before any effect was measured",
-        text="An empty intervention and a pass patched with itself are the clean pass, bitwise; a head zeroed equals "
-        "its rows of W_O zeroed, a batch its sentences one by one, the fused path the one with hooks, to within "
-        f"{worst:.0e} of the largest logit. Every intervention counted its firings.",
     )

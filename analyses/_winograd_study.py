@@ -26,7 +26,6 @@ from analyses._winograd_sides import (
 from workbench.ablation import Mean
 from workbench.analysis import Budget, Progress
 from workbench.behaviour import Judgement, there
-from workbench.checks import Checks, self_checks
 from workbench.components import Head
 from workbench.measure import Effect, measure
 from workbench.patch_sweep import patch_sweep, residual_points
@@ -86,7 +85,6 @@ class Study:
             the lower layers most (chosen on validation; -1 in a one-layer model).
         lower: place to what mean-ablating the lower layers' heads there does. acts: how the cue acts.
         singles, layers: effects of removing one head, and all heads of a layer. reference: of their means.
-        checks: of the machinery on this model.
     """
 
     subject: Subject
@@ -102,7 +100,6 @@ class Study:
     singles: Mapping[Head, Effect]
     layers: Mapping[int, Effect]
     reference: ReferenceSet
-    checks: Checks
 
     @property
     def below(self) -> tuple[int, ...]:
@@ -122,11 +119,9 @@ def below(layer: int, n_layers: int) -> tuple[int, ...]:
 
 def conduct(subject: Subject, task: Task, batch: Batch, twin: Batch, budget: Budget, progress: Progress) -> Study:
     """Measure everything on these test sentences and their twins."""
-    model = subject.model
+    model = subject.own
     progress("rows of attention")
     side = look(model, task, batch, twin)
-    checks = self_checks(model, batch)
-    checks.require()
     selection, reference = (
         _held_out(subject, task, n, name)
         for n, name in ((budget.selection_samples, "winograd select"), (REFERENCE_SIZE, "winograd reference"))
@@ -167,7 +162,6 @@ def conduct(subject: Subject, task: Task, batch: Batch, twin: Batch, budget: Bud
         singles={h: effects[(h,)] for h in subject.heads},
         layers={group[0].layer: effects[group] for group in whole},
         reference=known,
-        checks=checks,
     )
 
 
@@ -184,7 +178,7 @@ def _held_out(subject: Subject, task: Task, n: int, name: str) -> Side:
     batch = subject.sample(n, "validation", name)
     twin = task.counterfactual(batch)
     assert twin is not None
-    return look(subject.model, task, batch, twin)
+    return look(subject.own, task, batch, twin)
 
 
 def crossings(side: Side) -> tuple[Interval, ...]:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from analyses._definitions import definitions
 from analyses._induction_answer import answer
 from analyses._induction_claims import claims
-from analyses._induction_effects import check_findings, effect_findings
+from analyses._induction_effects import effect_findings
 from analyses._induction_figures import attention_findings, circuit_findings, score_findings
 from analyses._induction_study import Study, conduct
 from analyses._induction_training import SECTION as TRAINING
@@ -74,7 +74,7 @@ class Induction(Analysis):
         # Of a task that repeats no block, how the lookup came about is the centre; elsewhere it is a supplement.
         found += [*figures, *training] if study.periods else [*training, *figures]
         words = [w for w in WORDS if w != "induction keys" or study.match == KEYS]
-        return [*found, *check_findings(study), *definitions(words)]
+        return [*found, *definitions(words)]
 
 
 def _training(study: Study, run: Run, budget: Budget) -> list[Finding]:

@@ -9,11 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports import attention, charts, claims, heatmaps, palette, tables
+from reports import attention, charts, circuits, claims, heatmaps, live, palette, tables
 from reports.drawing import Drawing
 from reports.escaping import emphasised, text
 from reports.parts import Names, csv_script, frame, plot
-from workbench.findings import Answer, Attention, Claim, Curve, Definition, Finding, Heatmap, Notice, Table
+from workbench.findings import (
+    Answer,
+    Attention,
+    Circuit,
+    Claim,
+    Curve,
+    Definition,
+    Finding,
+    Heatmap,
+    Interactive,
+    Notice,
+    Table,
+)
 
 _UNNAMED = "Results"
 
@@ -54,14 +66,17 @@ def render_page(findings: Sequence[Finding], *, identity: Mapping[str, Any], com
     contents = f'<nav class="contents" aria-label="Contents"><ol>{listed}</ol></nav>'
     body = body.replace(_CONTENTS, contents, 1)
     views = any(isinstance(f, Attention) and attention.has_view(f) for f in findings)
+    models = [f for f in findings if isinstance(f, Interactive) and live.has_view(f)]
     scripts = ([attention.bundle(), _asset("attention.js")] if views else []) + [_asset("page.js")]
+    scripts += [live.script()] if models else []
+    style = _style() + (live.style() if models else "")
     title = next((f.title for f in findings if isinstance(f, Answer)), heading)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'{MARK}<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
+        f'{MARK}<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, models)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(title)} · {text(heading)}</title><style>{_style()}</style></head>\n"
+        f"<title>{text(title)} · {text(heading)}</title><style>{style}</style></head>\n"
         f'<body><a class="skip" href="#main">Skip to the content</a><main id="main">{body}{definitions}{end}</main>\n'
         '<div id="light" class="light" hidden></div><p id="said" class="unseen" role="status"></p>'
         f"{''.join(f'<script>{s}</script>' for s in scripts)}</body></html>\n"
@@ -80,18 +95,22 @@ def _style() -> str:
     return f"{_asset('page.css')}".replace("/*light maps*/", light + ";").replace("/*dark maps*/", dark + ";")
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Only the page's own scripts may run, and nothing may be loaded."""
+def _policy(scripts: Sequence[str], models: Sequence[Interactive]) -> str:
+    """Only the page's own scripts may run, and nothing may be loaded; a model runs in a worker made from its script, or
+    is asked of whoever serves the page."""
     digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts)
     allowed = " ".join(f"'sha256-{d}'" for d in digests)
+    workers = "worker-src blob:; " if models else ""
+    server = "connect-src 'self'; " if any(map(live.is_served, models)) else ""
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; {workers}{server}"
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def _parts(findings: Sequence[Finding]) -> list[_Part]:
     parts = [_Part()]
+    models: dict[str, list[Finding]] = {}
     for finding in findings:
         part = parts[-1]
         if isinstance(finding, Answer):
@@ -103,8 +122,13 @@ def _parts(findings: Sequence[Finding]) -> list[_Part]:
             part.claims.append(finding)
         elif isinstance(finding, Notice) and not finding.section:
             part.remarks.append(finding)
+        elif isinstance(finding, Interactive):
+            models.setdefault(finding.section or _UNNAMED, []).append(finding)
         elif not isinstance(finding, Definition):
             part.sections.setdefault(finding.section or _UNNAMED, []).append(finding)
+    # A model to take apart belongs to the page as a whole: it stands first under the first answer and its claims.
+    first = parts[0].sections
+    parts[0].sections = {title: [*inside, *first.pop(title, [])] for title, inside in models.items()} | first
     return parts
 
 
@@ -181,7 +205,15 @@ def _heatmap(finding: Heatmap, anchor: str) -> str:
     return _drawn(finding, anchor, drawing, csv_script(header, rows))
 
 
-def _drawn(finding: Curve | Heatmap, anchor: str, drawing: Drawing, data: str) -> str:
+def _circuit(finding: Circuit, anchor: str) -> str:
+    drawing = circuits.circuit(finding, anchor)
+    rows = [("head", n.name, "", "", n.role, n.effect, n.low, n.high) for n in finding.nodes]
+    rows += [("path", e.sender, e.receiver, e.kind, "", e.weight, e.low, e.high) for e in finding.edges]
+    header = ("part", "name", "to", "kind", "role", finding.unit, "low", "high")
+    return _drawn(finding, anchor, drawing, csv_script(header, rows))
+
+
+def _drawn(finding: Curve | Heatmap | Circuit, anchor: str, drawing: Drawing, data: str) -> str:
     return frame(
         finding,
         anchor,
@@ -207,6 +239,8 @@ _DRAW: Mapping[type[Finding], Callable[[Any, str], str]] = {
     Heatmap: _heatmap,
     Table: tables.table,
     Attention: attention.figure,
+    Circuit: _circuit,
+    Interactive: live.figure,
     Notice: _notice,
 }
 

@@ -25,6 +25,7 @@ from workbench.hooks import Edit, capture, capture_gradients, intervene
 from workbench.interventions import from_json
 from workbench.measure import measure, run
 from workbench.model.export import export
+from workbench.patching import Point, patch, source_cache
 from workbench.reference import Pairing, ReferenceSet, build_reference
 from workbench.subject import Subject
 from workbench.task import IGNORE, Batch, Floor, Task, Vocabulary
@@ -130,6 +131,21 @@ def test_a_value_stored_on_one_runs_on_the_other(pair) -> None:
     again = from_json(json.loads(json.dumps(value.to_json())), {reference.hash: reference})
     batch = own.sample(3, "test")
     assert relative(run(bridged.model, batch, again).logits, run(own.model, batch, value).logits) <= 1e-5
+
+
+def test_patching_is_the_same_on_both(pair) -> None:
+    own, bridged, _ = pair
+    batch, other = own.sample(3, "test"), own.sample(3, "validation")
+    for stream, points in (
+        ("z", [Point(0, "middle", 1), Point(1, 4)]),
+        ("resid_pre", [Point(1, "middle")]),
+        ("resid_pre", [Point(2, T - 1), Point(0, 3)]),
+    ):
+        ours, theirs = (patch(s.model, batch, source_cache(s.model, other), points, stream) for s in (own, bridged))
+        assert relative(theirs, ours) <= 1e-5
+        assert relative(ours, run(own.model, batch).logits) > 1e-3
+        itself = patch(bridged.model, batch, source_cache(bridged.model, batch), points, stream)
+        assert torch.equal(itself, run(bridged.model, batch).logits)
 
 
 def test_head_patterns_and_the_norms_scale_are_seen_in_our_shapes(pair) -> None:
@@ -265,7 +281,7 @@ def test_everything_else_on_a_grouped_bridge_runs(shared) -> None:
     kept = run(shared.model, batch, KeepOnly(all_heads(2, 4), Zero(()))).logits
     assert torch.equal(kept, run(shared.model, batch).logits)
     assert shared.patterns(batch.tokens).shape == (3, 2, 4, T, T)
-    with pytest.raises(WorkbenchError, match="heads are not scored"):
+    with pytest.raises(WorkbenchError, match="a model of the workbench's own"):
         shared.scores(8)
 
 

@@ -16,7 +16,7 @@ from workbench.hooks import capture
 from workbench.measure import run
 from workbench.model.blocks import Block, LayerNorm
 
-GOOD = Checks(True, True, 0.0, 0.0, 0.0, 0.0)
+GOOD = Checks(True, True, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @settings(max_examples=12, deadline=None)

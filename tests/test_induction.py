@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from analyses import _induction_study
 from analyses._induction_answer import answer
 from analyses._induction_claims import claims as make_claims
 from analyses._induction_claims import combined
@@ -22,7 +21,6 @@ from tests import hand_models
 from tests.small_models import subject
 from workbench.analysis import Budget
 from workbench.components import head_names
-from workbench.errors import WorkbenchError
 from workbench.findings import Answer, Attention, Claim, Heatmap, Table
 from workbench.findings_json import public
 from workbench.head_scores import KEYS, impostor_check
@@ -315,15 +313,6 @@ def test_thresholds_stand_before_looking(study):
     clean, floor = study.behaviour.value, VARYING.floor().accuracy
     assert by_id["necessary_induction"].threshold == pytest.approx(floor + 0.1 * (clean - floor))
     assert by_id["sufficient"].threshold == pytest.approx(0.95 * clean)
-
-
-def test_a_self_check_that_fails_stops_the_analysis(monkeypatch):
-    good = _induction_study.self_checks
-    monkeypatch.setattr(
-        _induction_study, "self_checks", lambda model, batch: dataclasses.replace(good(model, batch), zero_vs_rows=1.0)
-    )
-    with pytest.raises(WorkbenchError, match="zero vs rows"):
-        analyse(hand_models.inert(), VARYING)
 
 
 def test_the_runs_own_fixed_period_is_the_one_that_is_checked():

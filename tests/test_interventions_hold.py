@@ -45,8 +45,7 @@ def test_restart_and_hooks_agree_and_every_effect_says_how_often_it_fired(d: Dra
     effect, done = effect_of(d.subject, d.batch, d.value, incorrect=wrong), run(d.subject.model, d.batch, d.value)
     hooked = row_scores(done.logits[d.batch.scored], d.batch, wrong).double().numpy()
     assert close(effect.ablated, hooked), d.value
-    held = d.value.frozen_patterns or d.value.frozen_norm
-    assert done.expected == (N if d.changes or held else 0)
+    assert done.expected == (N if d.changes else 0)
     assert (effect.fired, effect.expected) == (done.fired, done.expected) == (done.expected, done.expected)
     assert set(effect.frame()["fired"]) == {f"{done.fired}/{done.expected}"}
     clean = run(d.subject.model, d.batch)
@@ -57,7 +56,6 @@ def test_restart_and_hooks_agree_and_every_effect_says_how_often_it_fired(d: Dra
 @each(15, padded=True)
 def test_on_padding_nothing_fires(d: Drawn) -> None:
     """A sequence that is padding at the places counts as not fired, on both ways; nowhere at all is an error."""
-    held = d.value.frozen_patterns or d.value.frozen_norm
     real = torch.ones(N, dtype=torch.bool)
     for member in d.value.members if isinstance(d.value, Joint) else (d.value,):
         at = getattr(member, "at", ())
@@ -69,7 +67,7 @@ def test_on_padding_nothing_fires(d: Drawn) -> None:
             with pytest.raises(WorkbenchError, match="never took place"):
                 way()
         return
-    fired = int(real.sum()) if d.changes or held else 0
+    fired = int(real.sum()) if d.changes else 0
     assert effect_of(d.subject, d.batch, d.value).fired == run(d.subject.model, d.batch, d.value).fired == fired
 
 

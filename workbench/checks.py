@@ -21,12 +21,15 @@ from workbench.errors import WorkbenchError
 from workbench.hooks import capture, intervene
 from workbench.measure import run
 from workbench.model.transformer import Transformer
+from workbench.replacements import Put
+from workbench.restart import evaluate
 from workbench.task import Batch
 
 TOLERANCES: Mapping[str, float] = {
     "zero_vs_rows": 1e-6,
     "batch_vs_singles": 1e-6,
     "fast_vs_explicit": 2e-6,
+    "restart_vs_hooks": 1e-6,
     "writes_vs_residual": 1e-5,
 }
 """The largest deviation that each identity may show in float32 at one thread count; the others hold bitwise."""
@@ -45,6 +48,7 @@ class Checks:
         zero_vs_rows: a head's z zeroed, against its rows of W_O zeroed; the worst head.
         batch_vs_singles: a batch, against its sequences one by one.
         fast_vs_explicit: the fused path, against the one with hook points.
+        restart_vs_hooks: every head zeroed by a restart, against the same by hooks; the worst head.
         writes_vs_residual: the sum of everything written, against the final residual stream; None for a post-norm
             model, whose residual stream is not a sum.
     """
@@ -54,6 +58,7 @@ class Checks:
     zero_vs_rows: float
     batch_vs_singles: float
     fast_vs_explicit: float
+    restart_vs_hooks: float
     writes_vs_residual: float | None
 
     def require(self) -> None:
@@ -153,13 +158,21 @@ def self_checks(model: Transformer, batch: Batch) -> Checks:
         reference = run(exact, few).logits
         singles = torch.cat([run(exact, few[i : i + 1]).logits for i in range(len(few))])
         fast = exact(few.tokens, few.mask, path="fast")
-        rows = [deviation(run(exact, few, Zero((head,))).logits, _without_rows(exact, few, *head)) for head in heads]
+        zeroed = [run(exact, few, Zero((head,))).logits for head in heads]
+        rows = [deviation(logits, _without_rows(exact, few, *head)) for head, logits in zip(heads, zeroed, strict=True)]
+        puts = [[Put("z", head.layer, 0.0, head=head.head)] for head in heads]
+        restarts = [
+            deviation(logits, zeroed[index][outcome.start : outcome.stop][few.scored[outcome.start : outcome.stop]])
+            for outcome in evaluate(exact, few, puts)
+            for index, logits in zip(outcome.indices, outcome.logits, strict=True)
+        ]
     return Checks(
         empty_is_clean=torch.equal(empty, clean),
         patched_is_clean=torch.equal(patched, clean),
         zero_vs_rows=max(rows),
         batch_vs_singles=deviation(singles, reference),
         fast_vs_explicit=deviation(fast, reference),
+        restart_vs_hooks=max(restarts),
         writes_vs_residual=None
         if model.config.norm == "post"
         else residual_writes(model, few.tokens, few.mask).deviation,

@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from workbench.errors import WorkbenchError
+from workbench.pattern_array import checked_patterns
 
 Verdict = Literal["supported", "contradicted", "inconclusive", "not_applicable"]
 Direction = Literal["above", "below"]
+Patterns = np.ndarray | tuple[tuple[tuple[float | None, ...], ...], ...]
 Cell = str | int | float | bool | None
 
 
@@ -197,30 +201,32 @@ class Attention(Finding):
     """Patterns of several heads over one sequence, for the interactive attention view.
 
     Attributes:
-        tokens: the texts of the sequence. patterns: ``[head query_pos key_pos]`` as nested tuples, rows sum to 1.
+        tokens: the texts of the sequence.
+        patterns: ``[head query_pos key_pos]``, rows sum to 1, from an array or from nested tuples (where None is nan);
+            kept as a read-only copy: of floats as they come, of anything else as float64.
         names: one a head.
+
+    Two are equal where their texts and every weight are, undefined ones included.
     """
 
     tokens: tuple[str, ...]
-    patterns: tuple[tuple[tuple[float, ...], ...], ...]
+    patterns: Patterns
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        n = len(self.tokens)
-        if len(self.names) != len(self.patterns):
-            raise WorkbenchError(
-                f"attention {self.id}: names and patterns differ in number",
-                expected=f"{len(self.patterns)} names",
-                got=len(self.names),
-            )
-        for name, pattern in zip(self.names, self.patterns, strict=True):
-            if len(pattern) != n or any(len(row) != n for row in pattern):
-                widths = {len(row) for row in pattern}
-                raise WorkbenchError(
-                    f"attention {self.id}, {name}: labels and pattern differ in size",
-                    expected=f"{n} x {n} for {n} tokens",
-                    got=f"{len(pattern)} x {'/'.join(map(str, sorted(widths)))}",
-                )
+        object.__setattr__(self, "patterns", checked_patterns(self.id, self.tokens, self.names, self.patterns))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Attention):
+            return NotImplemented
+        weights = np.asarray(self.patterns), np.asarray(other.patterns)
+        return self._texts() == other._texts() and np.array_equal(*weights, equal_nan=True)
+
+    def __hash__(self) -> int:
+        return hash(self._texts())
+
+    def _texts(self) -> tuple[object, ...]:
+        return self.id, self.title, self.caption, self.section, self.tokens, self.names
 
 
 @dataclass(frozen=True, kw_only=True)

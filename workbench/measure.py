@@ -45,7 +45,7 @@ class Pass:
 
     Attributes:
         logits: of the whole batch. fired: the sequences on which every edit really took place.
-        expected: the sequences on which it should have (0 for a clean pass).
+        expected: the sequences on which it should have (0 where nothing is replaced: a clean pass).
     """
 
     logits: Float[Tensor, "batch pos d_vocab"]
@@ -263,6 +263,8 @@ def _hooked(part: Sources, intervention: Intervention | None) -> Pass:
     assert intervention is not None
     with intervene(part.model, edits) as firings:
         logits = part.model(part.batch.tokens, part.batch.mask, path="explicit")
+    if not intervention.targets(part.model.config):
+        return Pass(logits, 0, 0)  # a keep-only of everything: what is held is held at its own value
     fired = min(firings.complete, int(part.reached(intervention).sum()))
     return Pass(logits, fired, len(part.batch))
 

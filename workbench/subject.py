@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.bridge import Model
+    from workbench.model.transformer import Transformer
     from workbench.runs import Run
 
 
@@ -77,6 +79,21 @@ class Subject:
         return {**facts, "seed": str(self.seed)}
 
     @property
+    def own(self) -> Transformer:
+        """The model, where it is the workbench's own.
+
+        Raises:
+            WorkbenchError: it is a bridge, whose weights and inner points are not laid out as ours.
+        """
+        from workbench.model.transformer import Transformer
+
+        if not isinstance(self.model, Transformer):
+            raise WorkbenchError(
+                "this needs a model of the workbench's own", expected="a Transformer", got=type(self.model).__name__
+            )
+        return self.model
+
+    @property
     def config(self) -> ModelConfig:
         """The model's shape."""
         return self.model.config
@@ -106,18 +123,13 @@ class Subject:
             Rows head, score, value, low, high, chance.
         """
         from workbench.head_scores import score_heads
-        from workbench.model.transformer import Transformer
         from workbench.probes import probe_periods, repeated_blocks
         from workbench.rng import stream
 
-        if not isinstance(self.model, Transformer):
-            raise WorkbenchError(
-                "this model's heads are not scored", expected="a Transformer", got=type(self.model).__name__
-            )
         lengths = tuple(periods) or probe_periods(self)
         drawn = stream(self.seed, "subject", "scores")
         probe = repeated_blocks(self.vocabulary, n, self.config.n_ctx, lengths, drawn)
-        return score_heads(self.model, self.vocabulary, probe).frame()
+        return score_heads(self.own, self.vocabulary, probe).frame()
 
     def ablate(
         self,
@@ -169,7 +181,8 @@ class Subject:
         from workbench.hooks import capture
 
         if not isinstance(sequences, Tensor):
-            sequences = torch.tensor([self.vocabulary.encode(tuple(s)) for s in sequences])
+            ids = [self.vocabulary.encode(tuple(s)) for s in sequences]
+            sequences = torch.tensor(ids, dtype=torch.long)
         points = [f"blocks.{layer}.attn.hook_pattern" for layer in range(self.config.n_layers)]
         with torch.no_grad(), capture(self.model, points) as kept:
             self.model(sequences.to(self.model.unembed.W_U.device), path="explicit")
@@ -184,9 +197,7 @@ class Subject:
         Raises:
             WorkbenchError: no task.
         """
-        import workbench
-
-        return workbench.view(self)
+        return importlib.import_module("workbench").view(self)  # the face hands over; nothing here knows to whom
 
     def show_attention(self, sequences: Int[Tensor, "batch pos"] | Sequence[Sequence[str]]) -> Any:
         """Every head's attention on these sequences as interactive figures, for the end of a notebook cell.
@@ -194,6 +205,4 @@ class Subject:
         Args:
             sequences: token ids, or sequences as token texts.
         """
-        import workbench
-
-        return workbench.show_attention(self, sequences)
+        return importlib.import_module("workbench").show_attention(self, sequences)

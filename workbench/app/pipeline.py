@@ -20,6 +20,7 @@ from workbench.app.settings import Spec, plugin_words, train_command
 from workbench.audit import Audit
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.findings import Answer, Definition, Finding, Notice
+from workbench.proof import prove
 from workbench.registry import Entry, find, load, load_task
 from workbench.runs import Run, open_run
 from workbench.subject import Subject
@@ -51,9 +52,12 @@ def report(
     page = page_place(out, run.folder)
     with use_threads(1):
         subject = open_subject(run, plugins)
+        progress("self-proof")
+        proof = prove(subject)
         findings, failed = analyse(subject, names, budget, progress, plugins)
         if failed and not any(not isinstance(finding, Notice) for finding in findings):
             _keep_good(run, page, failed)
+        findings = with_proof(findings, proof)
         findings = with_certificate(findings, gate.certificate(subject, progress))
         findings += depth_findings(subject.task, plugins) if subject.task is not None else []
     record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
@@ -158,6 +162,13 @@ def _leads(entry: Entry, plugins: Plugins) -> bool:
         return bool(load(entry, plugins).leads)
     except (Exception, SystemExit):
         return False
+
+
+def with_proof(findings: Sequence[Finding], proof: Sequence[Finding]) -> list[Finding]:
+    """The findings with the badges under the first claims and the table at the end."""
+    after = next((i + 1 for i, finding in enumerate(findings) if isinstance(finding, Answer)), 0)
+    badges = [finding for finding in proof if isinstance(finding, Notice)]
+    return [*findings[:after], *badges, *findings[after:], *(f for f in proof if f not in badges)]
 
 
 def with_certificate(findings: Sequence[Finding], certificate: Audit) -> list[Finding]:

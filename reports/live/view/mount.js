@@ -1,0 +1,206 @@
+// The ablation view in an element. It holds the state, asks the backend, and lets every panel draw what there is.
+function mount(element, payload, { anchor = "ablation", fragment = true, backend = null } = {}) {
+  const said = make("p", { className: "unseen", role: "status" });
+  const agreement = make("p", { className: "lv-agreement" });
+  const trouble = make("p", { className: "lv-trouble", role: "alert", hidden: true });
+  const widths = new Map(); // of the charts; reading them while drawing would lay the page out each time
+  const view = {
+    payload, state: startState(payload), look: null, score: null, scoring: true, hover: null, lockedKey: null, guess: null, revealed: true,
+    get concealed() { return this.state.guessing && !this.revealed && isChanged(this.state); },
+    place: () => view.hover ?? { query: view.look ? queryOf(view.state, view.look.sequence) : null, key: view.lockedKey },
+    say: (text) => { said.textContent = text; },
+    link: () => location.href.split("#")[0] + fragmentOf(view.state, payload, anchor),
+    widthOf: (chart) => widths.get(chart) || 360,
+    setHover, set, reveal, draw,
+  };
+  element.classList.add("live-view");
+  element.dataset.anchor = anchor;
+  element.style.setProperty("--columns", payload.config.n_heads + (payload.config.d_mlp ? 1 : 0));
+  const panels = [headsPanel, controlsPanel, scorePanel, sequencePanel, attentionPanel, predictionsPanel, lossesPanel, takeoutPanel].map((panel) => panel(view));
+  const [heads, controls, score, sequence, attention, predictions, losses, takeout] = panels.map((panel) => panel.element);
+  const body = make("div", { className: "lv-body" }, make("div", { className: "lv-side" }, heads, controls), make("div", { className: "lv-main" }, score, sequence),
+    attention, make("div", { className: "lv-two" }, predictions, losses), panels[6].table, takeout);
+  const probe = make("span", { className: "light lv-light", hidden: true });
+  element.replaceChildren(agreement, trouble, body, said, probe);
+
+  let ask;
+  const update = (chosen = panels) => chosen.forEach((panel) => panel.update());
+  const atOnce = panels.filter((panel) => !panel.waits); // the others draw what the model says, when it has said it
+  const shade = () => panels.forEach((panel) => panel.shade?.());
+
+  function set(patch) {
+    const old = view.state;
+    view.state = { ...old, ...patch };
+    const changed = (...names) => names.some((name) => JSON.stringify(view.state[name]) !== JSON.stringify(old[name]));
+    const another = changed("parts", "frozen", "at");
+    if (another || changed("guessing")) Object.assign(view, { revealed: false, guess: null });
+    if (changed("sample", "tokens", "draw")) view.lockedKey = null;
+    if (changed("query") && view.state.query === null) view.lockedKey = null;
+    const looking = another || changed("sample", "tokens", "draw", "head");
+    if (looking) lookAt();
+    if (another || changed("draw")) findScore();
+    update(looking ? atOnce : panels);
+    write();
+  }
+  function setHover(place) {
+    if (JSON.stringify(place) === JSON.stringify(view.hover)) return;
+    view.hover = place;
+    shade();
+  }
+  function reveal(guess) {
+    Object.assign(view, { guess, revealed: true });
+    update();
+  }
+
+  // What is wrong now, by what it is about: one that is mended leaves the others.
+  const wrong = { link: "", sequence: "", score: "" };
+  const show = (about, text) => {
+    wrong[about] = text;
+    trouble.textContent = [...new Set(Object.values(wrong).filter(Boolean))].join(" ");
+    trouble.hidden = !trouble.textContent;
+  };
+  async function lookAt() {
+    const seen = sequenceOf(view.state, payload);
+    const { tokens, mask, places, donor } = seen;
+    try {
+      const found = await ask("sequence", { sequence: { tokens, mask, places, donor }, head: view.state.head, change: changeOf(view.state) });
+      if (!found) return;
+      show("sequence", "");
+      view.look = { ...found, sequence: seen, rows: perToken(found.logits, seen.targets, payload.config.d_vocab) };
+      if (view.hover && view.hover.query >= tokens.length) view.hover = null;
+      update();
+      element.dispatchEvent(new CustomEvent("drawn"));
+    } catch (error) {
+      show("sequence", error.message);
+    }
+  }
+  async function findScore() {
+    view.scoring = true;
+    const take = (found) => {
+      view.score = found;
+      panels[2].update();
+    };
+    try {
+      const found = await ask("score", { change: changeOf(view.state) }, take);
+      if (!found) return;
+      view.scoring = false;
+      show("score", "");
+      take(found);
+      panels[7].update();
+    } catch (error) {
+      view.scoring = false;
+      take(null);
+      show("score", error.message);
+    }
+  }
+  async function draw(number) {
+    try {
+      const found = await ask("draw", { draw: number });
+      if (!found) return;
+      payload = view.payload = Object.assign(payload, { samples: found.samples });
+      set({ draw: number, sample: 0, tokens: null, query: null });
+    } catch (error) {
+      show("sequence", error.message);
+    }
+  }
+
+  // Browsers slow a page down that changes its address too often.
+  let writing = 0;
+  const write = () => {
+    clearTimeout(writing);
+    if (fragment) writing = setTimeout(() => history.replaceState(null, "", fragmentOf(view.state, payload, anchor)), 150);
+  };
+  async function readFragment() {
+    try {
+      const found = fragment && stateFrom(location.hash, payload, anchor);
+      show("link", "");
+      if (!found) return;
+      if (found.draw !== view.state.draw) await draw(found.draw);
+      const { guessing, way } = view.state;
+      set({ ...found, guessing, way });
+    } catch (error) {
+      show("link", error.message);
+    }
+  }
+  const onKey = (event) => {
+    if (event.key !== "Escape") return;
+    Object.assign(view, { hover: null, lockedKey: null });
+    set({ query: null });
+    shade();
+  };
+  element.addEventListener("keydown", onKey);
+  const redraw = () => update();
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  dark.addEventListener("change", redraw);
+  if (fragment) addEventListener("hashchange", readFragment);
+  const sized = new ResizeObserver((entries) => {
+    entries.forEach(({ target, contentRect }) => widths.set(target, contentRect.width));
+    redraw();
+  });
+
+  async function start() {
+    sayAgreement(agreement, payload, null);
+    try {
+      backend ??= payload.backend === "server" ? serverBackend() : pageBackend();
+      ask = backend.ask;
+      await ask("load", payload.backend === "server" ? {} : { payload });
+    } catch (error) {
+      agreement.replaceChildren();
+      show("sequence", error.message);
+      body.inert = true;
+      element.classList.add("lv-dead");
+      return;
+    }
+    lookAt();
+    const compared = ask("agreement");
+    findScore();
+    update(atOnce);
+    await readFragment();
+    element.querySelectorAll(".lv-chart, .lv-axis").forEach((chart) => sized.observe(chart));
+    sayAgreement(agreement, payload, await compared);
+  }
+  start().catch((error) => show("sequence", error.message));
+  return {
+    destroy: () => {
+      backend?.close();
+      clearTimeout(writing);
+      sized.disconnect();
+      dark.removeEventListener("change", redraw);
+      removeEventListener("hashchange", readFragment);
+      panels.forEach((panel) => panel.close?.());
+      element.replaceChildren();
+    },
+  };
+}
+
+// How far the page's model is from PyTorch's; while ``found`` is null, that it is being compared.
+function sayAgreement(element, payload, found) {
+  const good = found === null || found.difference <= 1e-4;
+  const number = make("b", { textContent: found === null ? "" : found.difference.toExponential(1) });
+  number.dataset.agreement = "";
+  number.setAttribute("aria-busy", found === null);
+  number.classList.toggle("lv-bad", !good);
+  const place = payload.backend === "server" ? "The model is served by PyTorch" : "The trained model is in this page";
+  if (found === null) element.replaceChildren(`${place} and is compared with PyTorch: `, number, "…");
+  else element.replaceChildren(`${place}. It ${good ? "agrees" : "does not agree"} with PyTorch: the largest difference of a logit is `, number, ` over ${found.passes} stored passes, computed when you opened it.`);
+}
+
+// Mounts every view of the page whose data are whole.
+function mountAll() {
+  document.querySelectorAll(".live-view").forEach((element) => {
+    const script = element.parentElement.querySelector("script.live-data");
+    const refuse = (text) => element.replaceChildren(make("p", { className: "lv-trouble", role: "alert", textContent: text }));
+    const source = script.textContent;
+    setTimeout(() => { // after the first paint
+      if (sha256(new TextEncoder().encode(source)) !== script.dataset.sha256) {
+        refuse("The model in this page is damaged: its data do not have the hash that the page names. Make the page again.");
+        return;
+      }
+      try {
+        mount(element, JSON.parse(source), { anchor: element.dataset.anchor });
+      } catch (error) {
+        refuse(`The ablation view could not be drawn: ${error.message}`);
+      }
+    });
+  });
+}
