@@ -48,6 +48,7 @@ def _heads(study: Study, test: LogitAttribution) -> Heatmap:
         panels=(Panel(title="", values=grids[0], low=grids[1], high=grids[2]),),
         unit="logits",
         kind="diverging",
+        width="half",
         marks=() if chosen is None else ((0, chosen.layer, chosen.head),),
     )
 

@@ -15,11 +15,12 @@ from workbench.components import Head, head_names
 from workbench.findings import Attention, Cell, Column, Finding, Heatmap, Notice, Panel, Table
 from workbench.head_scores import KEYS
 from workbench.hooks import capture
+from workbench.pattern_array import most_tokens
 from workbench.rng import stream
 from workbench.weight_circuits import CompositionRow, composition, full_ov, full_qk, ov_eigenvalue_copying
 
 HEADS, LOOK, CIRCUITS = "Which heads", "Where they look", "What the weights say"
-SHOWN_SEQUENCES, SHOWN_TOKENS, SHOWN_HEADS, SHOWN_VOCABULARY = 2, 64, 16, 64
+SHOWN_SEQUENCES, SHOWN_HEADS, SHOWN_VOCABULARY = 2, 16, 64
 LABELS = {
     "previous_token_score": "previous token",
     "duplicate_token_score": "duplicate token",
@@ -143,11 +144,13 @@ def _left_out(study: Study) -> list[Finding]:
 
 
 def attention_findings(study: Study) -> list[Finding]:
-    """Patterns of all heads (of the circuit's, where there are many) over a few test sequences."""
+    """Patterns of all heads (of the circuit's, where there are many) over a few test sequences, as long as a page shows
+    every weight of (for 16 heads 446 tokens)."""
     model, vocabulary = study.subject.own, study.subject.vocabulary
     heads = study.subject.heads if len(study.subject.heads) <= SHOWN_HEADS else study.circuit[:SHOWN_HEADS]
-    length = min(study.batch.tokens.shape[1], SHOWN_TOKENS)
-    cut = length < study.batch.tokens.shape[1] or len(heads) < len(study.subject.heads)
+    length = min(study.batch.tokens.shape[1], most_tokens(len(heads)))
+    cut = [f"the first {length} tokens"] if length < study.batch.tokens.shape[1] else []
+    cut += [f"{len(heads)} of the {len(study.subject.heads)} heads"] if len(heads) < len(study.subject.heads) else []
     found: list[Finding] = []
     if not heads:
         return found
@@ -156,9 +159,7 @@ def attention_findings(study: Study) -> list[Finding]:
     with torch.no_grad(), capture(model, points) as cache:
         model(shown.tokens, shown.mask, path="explicit")
     for i in range(len(shown)):
-        patterns = tuple(
-            _rounded(cache[f"blocks.{h.layer}.attn.hook_pattern"][i, h.head, :length, :length]) for h in heads
-        )
+        patterns = [cache[f"blocks.{h.layer}.attn.hook_pattern"][i, h.head, :length, :length] for h in heads]
         found.append(
             Attention(
                 id=f"induction.attention_{i + 1}",
@@ -166,17 +167,13 @@ def attention_findings(study: Study) -> list[Finding]:
                 title=f"Attention over test sequence {i + 1}",
                 caption="Each row is a query, each column a key it looks at; rows sum to 1. "
                 f"S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}."
-                + (f" Shown: the first {length} tokens, {len(heads)} of the heads." if cut else ""),
+                + (f" Shown: {', '.join(cut)}." if cut else ""),
                 tokens=tuple(vocabulary.decode(shown.tokens[i, :length])),
-                patterns=patterns,
+                patterns=torch.stack(patterns).cpu().numpy(),
                 names=tuple(map(str, heads)),
             )
         )
     return found
-
-
-def _rounded(pattern: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(v, 4) for v in row) for row in pattern.tolist())
 
 
 def circuit_findings(study: Study) -> list[Finding]:

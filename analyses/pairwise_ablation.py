@@ -43,7 +43,7 @@ class Study:
         heads: whose pairs. left_out: heads beyond ``MOST_HEADS``, those that did least alone on validation sequences.
         pairs: one row a pair on the test sequences, as :meth:`workbench.sweep.Sweep.synergy` gives them, indexed by the
             names of both. chosen: kind ("redundant", "synergy") to the pair that shows most of it on validation
-            sequences. singles: effect of each head alone on the test sequences.
+            sequences.
     """
 
     behaviour: Judgement
@@ -53,7 +53,6 @@ class Study:
     semantics: str
     n: int
     pairs: pd.DataFrame
-    singles: dict[str, float]
     chosen: dict[str, tuple[str, str]]
 
 
@@ -82,7 +81,6 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
         semantics=next(e for pair, e in swept.effects.items() if len(pair) == 2).intervention.semantics,
         n=swept.n,
         pairs=swept.synergy("accuracy", seed=seed).set_index(["first", "second"], drop=False),
-        singles={str(h): float(swept.change((h,), "accuracy").mean()) for h in heads},
         chosen={"redundant": names.idxmin(), "synergy": names.idxmax()},
     )
 
@@ -143,25 +141,20 @@ def answer(made: Sequence[Claim]) -> Answer:
 
 
 def figure(study: Study) -> Heatmap:
-    """Synergy of every pair; the diagonal holds what each does alone."""
+    """Synergy of every pair; a head with itself is no pair."""
     names = [str(h) for h in study.heads]
     values = np.full((len(names), len(names)), math.nan)
     for first, second, synergy in study.pairs[["first", "second", "synergy"]].itertuples(index=False):
         i, j = names.index(first), names.index(second)
         values[i, j] = values[j, i] = synergy
-    alone = np.array([study.singles[name] for name in names])
-    largest = max(float(np.nanmax(np.abs(values))), float(np.abs(alone).max())) or None
+    largest = float(np.nanmax(np.abs(values))) or None
     return Heatmap(
         id="pairwise_ablation.map",
         section=SECTION,
         title="What each pair does beyond the sum of both alone",
-        caption="Left: joint effect on accuracy minus the sum of the single effects; negative: the two stand in for "
-        "each other; positive: they work as one. Right: what the first head of a row does alone. Means: "
-        f"{study.reference}. {study.n} test sequences, paired.",
-        panels=(
-            Panel(title="beyond the sum", values=tuple(tuple(map(float, row)) for row in values)),
-            Panel(title="alone (diagonal)", values=tuple(tuple(map(float, row)) for row in _diagonal(alone))),
-        ),
+        caption="Joint effect on accuracy minus the sum of the single effects; negative: the two stand in for each "
+        f"other; positive: they work as one. Means: {study.reference}. {study.n} test sequences, paired.",
+        panels=(Panel(title="", values=tuple(tuple(map(float, row)) for row in values)),),
         row_labels=tuple(names),
         column_labels=tuple(names),
         row_title="head",
@@ -171,11 +164,8 @@ def figure(study: Study) -> Heatmap:
         vmin=None if largest is None else -largest,
         vmax=largest,
         annotate=len(names) <= 8,
+        width="half",
     )
-
-
-def _diagonal(alone: np.ndarray) -> np.ndarray:
-    return np.where(np.eye(len(alone), dtype=bool), alone[:, None], math.nan)
 
 
 def table(study: Study) -> Table:

@@ -1,20 +1,24 @@
-"""Attention patterns: CircuitsVis's interactive view, its bundle once a page, and a still picture of all heads."""
+"""Attention patterns: CircuitsVis's interactive view up to ``VIEW_TOKENS`` tokens, beyond them the page's own
+(:mod:`reports.long_attention`); either script once a page; and a still picture of all heads."""
 
 from __future__ import annotations
 
 import importlib.resources
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from reports import long_attention
 from reports.drawing import Drawing
 from reports.escaping import glyphs, script_json, script_source
 from reports.heatmaps import heatmap
 from reports.parts import frame, plot
-from workbench.findings import Attention, Heatmap, Panel
+from workbench.findings import Attention, Finding, Heatmap, Panel
 
-VIEW_CELLS = 400_000  # what the view can open within a second or two; beyond it there is the still picture alone
-_STILL_SIDE = 256
+VIEW_TOKENS = 64
+VIEW_CELLS = 400_000
+"""What CircuitsVis can open within a second or two."""
 
 
 def bundle() -> str:
@@ -23,26 +27,38 @@ def bundle() -> str:
     return script_source(source)
 
 
-def has_view(finding: Attention) -> bool:
-    """Whether the patterns are few enough to be opened interactively."""
-    return len(finding.patterns) * len(finding.tokens) ** 2 <= VIEW_CELLS
+def scripts(findings: Sequence[Finding]) -> list[str]:
+    """The scripts that the attention figures of a page need, each once."""
+    figures = [f for f in findings if isinstance(f, Attention)]
+    assets = importlib.resources.files("reports").joinpath("assets")
+    short = [bundle(), assets.joinpath("attention.js").read_text(encoding="utf-8")]
+    return (short if not all(map(is_long, figures)) else []) + (
+        [long_attention.script()] if any(map(is_long, figures)) else []
+    )
+
+
+def is_long(finding: Attention) -> bool:
+    """Whether the patterns are too many for CircuitsVis."""
+    n = len(finding.tokens)
+    return n > VIEW_TOKENS or len(finding.names) * n**2 > VIEW_CELLS
 
 
 def figure(finding: Attention, anchor: str) -> str:
     """The view, a still picture of all heads for print and export, and remarks on what is not as it should be."""
-    patterns = np.array(finding.patterns, dtype=float).reshape(len(finding.names), len(finding.tokens), -1)
-    still = _still(finding, patterns, anchor)
-    notes = [*_remarks(finding, patterns), *still.notes]
-    view = ""
-    names: tuple[str, ...] = ("SVG", "PNG")
-    if has_view(finding):
-        view, names = _view(finding, patterns), ("SVG", "PNG", "CSV")
+    patterns = np.asarray(finding.patterns)
+    tools: tuple[str, ...]
+    notes = _remarks(finding, patterns)
+    if is_long(finding):
+        body, more = long_attention.body(finding, anchor)
+        notes += more
+        tools, legend = ("SVG", "PNG"), long_attention.LEGEND
     else:
-        cells = f"{patterns.size:,}".replace(",", " ")
-        notes.append(f"{cells} cells are too many for the interactive view ({VIEW_CELLS:,}); see the picture.")
-    still_class = "still beside-view" if view else "still"
-    body = f'{view}<div class="{still_class}" id="{anchor}--still">{plot(still, "full")}</div>'
-    return frame(finding, anchor, look="full attention", tool_names=names, body=body, notes=notes)
+        still = _still(finding, patterns, anchor)
+        below = f'<div class="still beside-view" id="{anchor}--still">{plot(still, "full")}</div>'
+        body = _view(finding, patterns) + below
+        notes += still.notes
+        tools, legend = ("SVG", "PNG", "CSV"), ""
+    return frame(finding, anchor, look="full attention", tool_names=tools, body=body, notes=notes, legend=legend)
 
 
 def _view(finding: Attention, patterns: np.ndarray) -> str:
@@ -72,19 +88,16 @@ def _rounded(patterns: np.ndarray) -> list:
 
 
 def _still(finding: Attention, patterns: np.ndarray, anchor: str) -> Drawing:
-    pooled, every = _pooled(patterns)
-    labels = tuple(finding.tokens[::every])
-    notes = (f"The picture shows the largest weight of each {every} x {every} tokens.",) if every > 1 else ()
-    drawing = heatmap(
+    return heatmap(
         Heatmap(
             id=finding.id,
             title=finding.title,
             panels=tuple(
                 Panel(title=name, values=tuple(map(tuple, head.tolist())))
-                for name, head in zip(finding.names, pooled, strict=True)
+                for name, head in zip(finding.names, patterns, strict=True)
             ),
-            row_labels=labels,
-            column_labels=labels,
+            row_labels=finding.tokens,
+            column_labels=finding.tokens,
             row_title="query",
             column_title="key",
             unit="weight",
@@ -93,19 +106,6 @@ def _still(finding: Attention, patterns: np.ndarray, anchor: str) -> Drawing:
         ),
         f"{anchor}-still",
     )
-    return Drawing(drawing.svg, drawing.summary, drawing.notes + notes)
-
-
-def _pooled(patterns: np.ndarray) -> tuple[np.ndarray, int]:
-    """Patterns of at most ``_STILL_SIDE`` rows, each cell the largest of those it stands for, and how many a side."""
-    size = patterns.shape[1]
-    every = math.ceil(size / _STILL_SIDE)
-    if every == 1:
-        return patterns, 1
-    pad = -size % every
-    padded = np.pad(patterns, ((0, 0), (0, pad), (0, pad)), constant_values=0.0)
-    side = padded.shape[1] // every
-    return padded.reshape(len(patterns), side, every, side, every).max(axis=(2, 4)), every
 
 
 def _remarks(finding: Attention, patterns: np.ndarray) -> list[str]:

@@ -89,6 +89,9 @@ def to_svg(figure: Figure, prefix: str, images: Sequence[tuple[Axes, Callable[[s
             parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
+        # matplotlib indents; between elements white space says nothing (within a text it stays).
+        element.text = (element.text or "").strip() or None if element.tag != "text" else element.text
+        element.tail = (element.tail or "").strip() or None
         for name, value in list(element.attrib.items()):
             del element.attrib[name]
             element.attrib[name.rpartition("}")[2]] = _attribute(name.rpartition("}")[2], value, prefix)
@@ -113,6 +116,8 @@ def _attribute(name: str, value: str, prefix: str) -> str:
         return f"{prefix}-{value}"
     if name == "href" and value.startswith("#"):
         return f"#{prefix}-{value[1:]}"
+    if name == "d":
+        return re.sub(r" *([A-Za-z]) *", r"\1", value)
     if name == "style":
         value = re.sub(r"font-family: [^;]*;?", "", value)
         value = re.sub(r"(font: (?:[\w.%-]+ )*[\d.]+px) [^;]*", rf"\1 {FONT}", value)

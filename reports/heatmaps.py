@@ -82,12 +82,12 @@ def _layout(finding: Heatmap, rows: int, columns: int, bar: float) -> _Layout:
     tall = min(wide, 0.46) if finding.annotate else wide
     turned = longest * LETTER > wide * 0.95
     bottom = (LETTER * longest if turned else 0.2) + (0.26 if finding.column_title else 0.06)
-    return _Layout(across, (wide, tall), left, _top(finding.panels), bottom)
+    return _Layout(across, (wide, tall), left, _top(finding.panels, finding.unit), bottom)
 
 
-def _top(panels: Sequence[Panel]) -> float:
-    """Inches above a panel for its title and the note under it."""
-    title = 0.28 if any(p.title for p in panels) else 0.08
+def _top(panels: Sequence[Panel], unit: str) -> float:
+    """Inches above a panel for its title and the note under it, and for the unit above the scale."""
+    title = 0.28 if unit or any(p.title for p in panels) else 0.08
     return title + (NOTE if any(p.note for p in panels) else 0.0)
 
 

@@ -65,9 +65,8 @@ def render_page(findings: Sequence[Finding], *, identity: Mapping[str, Any], com
     listed = "".join(f'<li><a href="#{anchor}">{text(title)}</a></li>' for anchor, title in links)
     contents = f'<nav class="contents" aria-label="Contents"><ol>{listed}</ol></nav>'
     body = body.replace(_CONTENTS, contents, 1)
-    views = any(isinstance(f, Attention) and attention.has_view(f) for f in findings)
     models = [f for f in findings if isinstance(f, Interactive) and live.has_view(f)]
-    scripts = ([attention.bundle(), _asset("attention.js")] if views else []) + [_asset("page.js")]
+    scripts = [*attention.scripts(findings), _asset("page.js")]
     scripts += [live.script()] if models else []
     style = _style() + (live.style() if models else "")
     title = next((f.title for f in findings if isinstance(f, Answer)), heading)
@@ -188,8 +187,9 @@ def _curve(finding: Curve, anchor: str) -> str:
 
 def _heatmap(finding: Heatmap, anchor: str) -> str:
     drawing = heatmaps.heatmap(finding, anchor)
+    ends = ("low", "high") if any(panel.low for panel in finding.panels) else ()
     rows = (
-        (p.title, row, column, p.values[i][j], p.low[i][j] if p.low else None, p.high[i][j] if p.high else None)
+        (p.title, row, column, p.values[i][j], *(getattr(p, end)[i][j] if getattr(p, end) else None for end in ends))
         for p in finding.panels
         for i, row in enumerate(finding.row_labels)
         for j, column in enumerate(finding.column_labels)
@@ -199,8 +199,7 @@ def _heatmap(finding: Heatmap, anchor: str) -> str:
         finding.row_title or "row",
         finding.column_title or "column",
         finding.unit or "value",
-        "low",
-        "high",
+        *ends,
     )
     return _drawn(finding, anchor, drawing, csv_script(header, rows))
 

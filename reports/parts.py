@@ -38,8 +38,15 @@ def csv_script(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     writer.writerow(header)
-    writer.writerows(["" if cell is None or cell != cell else cell for cell in row] for row in rows)
+    writer.writerows([_cell(cell) for cell in row] for row in rows)
     return f'<script type="application/json" class="csv">{script_json(buffer.getvalue())}</script>'
+
+
+def _cell(cell: Any) -> Any:
+    """Seven significant digits of a number: what float32 holds, at half the length."""
+    if cell is None or cell != cell:
+        return ""
+    return f"{cell:.7g}" if isinstance(cell, float) else cell
 
 
 def tools(*names: str) -> str:

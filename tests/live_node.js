@@ -29,7 +29,7 @@ function send(payload, messages) {
   return new Promise((resolve) => {
     port1.onmessage = ({ data }) => {
       if (!data.progress) answers[data.id] = data;
-      if (Object.keys(answers).length < asked.filter(({ kind }) => kind !== "cancel").length) return;
+      if (Object.keys(answers).length < asked.length) return;
       port1.close();
       resolve(answers);
     };

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 
 from workbench.errors import WorkbenchError
@@ -117,6 +119,33 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         Attention(id="m", title="t", tokens=("a", "b"), patterns=(square,), names=("L0.H0",))
     with pytest.raises(WorkbenchError, match="expected 1 names, got 2"):
         Attention(id="m", title="t", tokens=("a", "b", "c"), patterns=(square,), names=("L0.H0", "L0.H1"))
+
+
+def test_patterns_are_an_array_of_their_own_however_they_came() -> None:
+    rows = (((1.0, 0.0), (0.25, 0.75)), ((1.0, None), (0.5, 0.5)))
+    given = np.array(rows, dtype=np.float32)
+    common = {"id": "m", "title": "t", "tokens": ("a", "b"), "names": ("L0.H0", "L0.H1")}
+    nested, array = Attention(patterns=rows, **common), Attention(patterns=given, **common)
+    assert nested == array
+    assert hash(nested) == hash(array)
+    assert (nested.patterns.dtype, array.patterns.dtype) == (np.float64, np.float32)
+    given[0, 1] = 0.5
+    assert array.patterns[0, 1].tolist() == [0.25, 0.75]
+    assert array != Attention(patterns=given, **common)
+    assert array != dataclasses.replace(array, names=("L0.H0", "L0.H2"))
+    with pytest.raises(ValueError, match="read-only"):
+        array.patterns[0, 0, 0] = 0.5
+    back = from_json(json.loads(json.dumps(to_json(array), allow_nan=False)))
+    assert back == array
+    assert to_json(array)["patterns"][1] == [[1.0, None], [0.5, 0.5]]
+    whole = Attention(patterns=np.eye(2, dtype=int)[None], **common | {"names": ("L0.H0",)})
+    assert whole.patterns.dtype == np.float64
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (1, 2, 3), (1, 2), (1, 2, 2, 2)])
+def test_arrays_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(WorkbenchError, match=r"L0.H0: labels and pattern differ in size.*expected 2 x 2 for 2 tokens"):
+        Attention(id="m", title="t", tokens=("a", "b"), patterns=np.zeros(shape), names=("L0.H0",))
 
 
 def test_what_is_not_plain_is_refused() -> None:

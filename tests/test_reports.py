@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports import palette
-from reports.attention import VIEW_CELLS
 from reports.charts import spread
 from reports.claims import row, verdict
 from reports.drawing import png
@@ -529,25 +528,6 @@ def test_patterns_stand_as_data_with_their_tokens_seen():
     assert data["attention"][0][3][:5] == [0.25, 0.25, 0.25, 0.25, 0]
     assert data["attention"][1][3][0] is None
     assert data["causal"] is True
-
-
-def test_too_large_a_view_is_left_out_with_a_remark():
-    n, heads = 300, 5
-    assert heads * n * n > VIEW_CELLS
-    row_of = [tuple([1 / (q + 1)] * (q + 1) + [0.0] * (n - q - 1)) for q in range(n)]
-    finding = Attention(
-        id="a",
-        title="a",
-        tokens=("x",) * n,
-        patterns=(tuple(row_of),) * heads,
-        names=tuple(f"L0.H{i}" for i in range(heads)),
-    )
-    source = page(finding)
-    assert 'class="view' not in source
-    shown = Outline(source).shown()
-    assert "450 000 cells are too many for the interactive view" in shown.replace("\u202f", " ")
-    assert "largest weight of each 2 x 2 tokens" in shown
-    assert len(source) < 1_000_000
 
 
 def test_a_constant_pattern_is_named():

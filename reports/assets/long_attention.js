@@ -1,66 +1,10 @@
 // Attention over a long sequence: every head small, one enlarged on a canvas that zooms, a cross that links a query, a
 // key and their tokens, and the weights in words. Everything a mouse does, a keyboard does; Escape releases.
 const LEAST = 8; // cells a side of the closest look
-const THUMB = 84;
+const THUMB = 74;
 const HINT = "Click locks, Escape releases. Drag pans; the wheel zooms once the map has the focus (or with Ctrl), two " +
   "fingers on a touch screen. Keys: arrows move the cross (Shift by 10), Enter locks, + and − zoom, 0 shows all, " +
   "[ and ] change the head.";
-
-const html = (tag, properties = {}, ...children) => {
-  const { role, label: named, ...rest } = properties;
-  const element = Object.assign(document.createElement(tag), rest);
-  if (role) element.setAttribute("role", role);
-  if (named) element.setAttribute("aria-label", named);
-  element.append(...children);
-  return element;
-};
-
-function save(blob, name) {
-  const link = html("a", { href: URL.createObjectURL(blob), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
-const field = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replace(/"/g, '""')}"` : String(value));
-
-// What the page carries of a figure, with a square and its reductions for each head once it is asked for.
-function material(figure) {
-  const data = JSON.parse(figure.querySelector("script.cells").textContent);
-  const { every, size, tokens, raw } = data;
-  const bytes = unpack(data.cells);
-  const made = new Map();
-  const span = (i) => [i * every, Math.min((i + 1) * every, tokens.length) - 1];
-  return {
-    ...data,
-    levels(head) {
-      if (!made.has(head)) made.set(head, pyramid(square(bytes, head, size, data.causal), size));
-      return made.get(head);
-    },
-    code(head, q, k) {
-      if (data.causal && k > q) return undefined;
-      return bytes[data.causal ? (head * size * (size + 1)) / 2 + (q * (q + 1)) / 2 + k : (head * size + q) * size + k];
-    },
-    labels: Array.from({ length: size }, (_, i) => {
-      const [from, to] = span(i);
-      const text = from === to ? tokens[from] : `${tokens[from]} … ${tokens[to]}`;
-      return { text, at: from === to ? String(from) : `${from}–${to}`, raw: raw.slice(from, to + 1).join(" ") };
-    }),
-  };
-}
-
-function csv(data, head) {
-  const codes = data.levels(head)[0].codes;
-  const lines = ["head,query,query_token,key,key_token,weight,within"];
-  for (let q = 0; q < data.size; q++) {
-    for (let k = 0; k < (data.causal ? q + 1 : data.size); k++) {
-      const code = codes[q * data.size + k];
-      const numbers = code === MISSING ? ["", ""] : [weightOf(code).toFixed(6), within(code).toFixed(6)];
-      const [query, key] = [data.labels[q], data.labels[k]];
-      lines.push([data.heads[head], query.at, query.raw, key.at, key.raw, ...numbers].map(field).join(","));
-    }
-  }
-  return lines.join("\r\n") + "\r\n";
-}
 
 function build(root) {
   const figure = root.closest("figure");
@@ -148,6 +92,8 @@ function build(root) {
       const every = drawCells(context, place, ratio, data.levels(head), causal, view, colours);
       drawAxes(context, place, view, labels, data.every, colours);
       state.dataset.pixels = every;
+      map.dataset.plot = [place.left, place.top, place.side].join(" ");
+      map.dataset.window = [view.x, view.y, view.span].join(" ");
       map.style.touchAction = view.span < size ? "none" : "pan-x pan-y";
     }
     const context = fit(over, place.width, place.height, ratio);
@@ -167,14 +113,14 @@ function build(root) {
       button.setAttribute("aria-checked", i === head);
       button.tabIndex = i === head ? 0 : -1;
       const code = cursor && data.code(i, cursor.q, cursor.k);
-      button.lastChild.textContent = cursor ? (code === MISSING ? "n/a" : weightOf(code).toFixed(3)) : data.marks[i];
+      button.lastChild.textContent = cursor ? shortWeight(code) : data.marks[i];
     });
     const name = (i) => `${labels[i].text} (${labels[i].at})`;
     query.textContent = cursor ? name(cursor.q) : "–";
     key.textContent = cursor ? name(cursor.k) : "–";
     weight.textContent = cursor ? shownWeight(codes[cursor.q * size + cursor.k]) : "–";
     const top = cursor ? strongest(codes, size, cursor.q, causal, 4) : [];
-    row.replaceChildren(...top.map(([code, k]) => html("li", {}, html("bdi", { textContent: name(k) }), ` ${weightOf(code).toFixed(3)}`)));
+    row.replaceChildren(...top.map(([code, k]) => html("li", {}, html("bdi", { textContent: name(k) }), ` ${shortWeight(code)}`)));
     words.forEach((word, k) => {
       const code = cursor ? codes[cursor.q * size + k] : 0;
       const level = code === MISSING || (causal && cursor && k > cursor.q) ? 0 : Math.round((100 * code) / TOP);
@@ -332,7 +278,11 @@ function build(root) {
     tell();
   });
   root.addEventListener("keydown", (event) => { if (event.key === "Escape") release(); });
-  new ResizeObserver(() => redraw("size")).observe(map);
+  let wide = 0;
+  new ResizeObserver(() => {
+    if (map.clientWidth !== wide) redraw("size");
+    wide = map.clientWidth;
+  }).observe(map);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw("size"));
 }
 

@@ -20,6 +20,12 @@ function shownWeight(code) {
   return `${weightOf(code).toFixed(digits)} ± ${(Math.ceil(within(code) * ten) / ten).toFixed(digits)}`;
 }
 
+// The same to three decimals, where many stand together.
+function shortWeight(code) {
+  if (code === MISSING) return "n/a";
+  return weightOf(code) < 0.001 ? "<0.001" : weightOf(code).toFixed(3);
+}
+
 function unpack(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);

@@ -1,4 +1,5 @@
 // How a head is drawn: cells, axes, the cross over one cell, and the picture that is taken out.
+const READABLE = 13; // pixels of a cell beside which its token can be written
 const TICKS = [0, 0.01, 0.1, 0.25, 0.5, 1];
 const TEXT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 const MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
@@ -84,7 +85,7 @@ function label(context, place, axis, at, words, paper) {
 function ticks(start, span, cell, labels, every) {
   const last = Math.min(labels.length, start + span);
   const found = [];
-  if (cell >= 13) {
+  if (cell >= READABLE) {
     for (let i = Math.floor(start); i < last; i++) found.push([labels[i].text, i + 0.5]);
     return found;
   }
@@ -99,7 +100,7 @@ function ticks(start, span, cell, labels, every) {
 
 function drawAxes(context, place, window, labels, every, colours) {
   const cell = place.side / window.span;
-  context.rotated = cell >= 13;
+  context.rotated = cell >= READABLE;
   context.font = context.rotated ? `11px ${MONO}` : `11px ${TEXT}`;
   context.fillStyle = colours.soft;
   for (const [axis, start] of [["query", window.y], ["key", window.x]]) {
@@ -119,9 +120,9 @@ function drawAxes(context, place, window, labels, every, colours) {
   context.fillStyle = colours.ink;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText("key", place.left + place.side / 2, place.height - 4);
+  context.fillText("key", place.left + place.side / 2, context.rotated ? place.height - 4 : place.top + place.side + 38);
   context.save();
-  context.translate(12, place.top + place.side / 2);
+  context.translate(14, place.top + place.side / 2);
   context.rotate(-Math.PI / 2);
   context.fillText("query", 0, 0);
   context.restore();
@@ -162,7 +163,8 @@ function drawCross(context, place, window, cursor, locked, causal, labels, colou
 function picture(name, note, levels, causal, window, labels, every, colours) {
   const ratio = 2;
   const place = { ...geometry(900, 790, window.span, ratio), top: 56 };
-  const [width, height] = [place.left + place.side + 90, place.top + place.side + place.margin];
+  const foot = place.side / window.span >= READABLE ? place.margin : 52;
+  const [width, height] = [place.left + place.side + 90, place.top + place.side + foot];
   const canvas = document.createElement("canvas");
   const context = fit(canvas, width, height, ratio);
   context.fillStyle = "#fff";

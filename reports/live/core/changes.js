@@ -25,7 +25,6 @@ function replacer(rows, width, stride, offset, value) {
 function resolveChange(change, model, reference, sequence, donor) {
   const { config } = model;
   const { n_layers: layers, n_heads: h, d_head: k, d_model: d } = config;
-  const t = sequence.tokens.length;
   const rows = changedRows(change.at ?? [], sequence);
   const edits = { first: layers, frozen: Boolean(change.frozen), layers: Array.from({ length: layers }, () => ({ heads: [], mlp: null })) };
   for (const [name, state] of Object.entries(change.states)) {

@@ -45,10 +45,6 @@ function serve(port) {
 
   port.onmessage = async ({ data: request }) => {
     const { id, kind } = request;
-    if (kind === "cancel") {
-      newest[request.of] = id;
-      return;
-    }
     newest[kind] = id;
     if (!Object.hasOwn(answer, kind)) {
       port.postMessage({ id, error: `The model does not understand ${kind}.` });

@@ -28,7 +28,6 @@ function pageBackend() {
       waiting.set(id, { resolve, reject, onProgress });
       worker.postMessage({ id, kind, ...body });
     }),
-    cancel: (kind) => worker.postMessage({ id: next++, kind: "cancel", of: kind }),
     close: () => {
       worker.terminate();
       URL.revokeObjectURL(url);
@@ -40,10 +39,9 @@ function serverBackend() {
   let next = 1;
   let draw = 0;
   const running = new Map();
-  const stop = (kind) => running.get(kind)?.abort();
 
   async function ask(kind, body = {}, onProgress) {
-    stop(kind);
+    running.get(kind)?.abort();
     const control = new AbortController();
     running.set(kind, control);
     if (kind === "draw") draw = body.draw;
@@ -67,7 +65,7 @@ function serverBackend() {
       throw error instanceof TypeError ? new Error("The server does not answer; is workbench ablate still running?") : error;
     }
   }
-  return { ask, cancel: stop, close: () => running.forEach((control) => control.abort()) };
+  return { ask, close: () => running.forEach((control) => control.abort()) };
 }
 
 async function* linesOf(stream) {

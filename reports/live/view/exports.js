@@ -45,7 +45,6 @@ function exportable(element, name, get) {
     return tool;
   }));
   element.append(tools);
-  return tools;
 }
 
 function csvOf(look, payload) {

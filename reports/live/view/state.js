@@ -45,13 +45,13 @@ function sequenceOf(state, payload) {
   const donor = donors ? donors[i] : null;
   if (state.tokens) {
     const next = state.tokens.map((_, p) => state.tokens[p + 1] ?? -100);
-    return { tokens: state.tokens, mask: null, places: {}, donor, targets: next, scored: next.map(() => 0), own: true };
+    return { tokens: state.tokens, mask: null, places: {}, donor, targets: next, scored: next.map(() => 0) };
   }
   const used = mask ? mask[i].lastIndexOf(1) + 1 : tokens[i].length;
   return {
     tokens: tokens[i].slice(0, used), mask: mask && mask[i].slice(0, used), donor,
     places: Object.fromEntries(Object.entries(places).map(([name, at]) => [name, at[i]])),
-    targets: targets[i].slice(0, used), scored: scored[i].slice(0, used), own: false,
+    targets: targets[i].slice(0, used), scored: scored[i].slice(0, used),
   };
 }
 
