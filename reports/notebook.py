@@ -35,7 +35,7 @@ def module() -> str:
 
 def style() -> str:
     """The rules of the view, all inside its own element: the notebook's own elements keep theirs."""
-    rules = page._style() + live.style()
+    rules = page.page_style() + live.style()
     nested = re.sub(r"(?<![\w-])(?::root|body)(?=[{,])", "&", rules)
     around = "padding:1.25rem;border:1px solid var(--edge);border-radius:var(--r)"
     return f".{ROOT}{{{nested}&{{{around}}}}}"

@@ -68,7 +68,7 @@ def render_page(findings: Sequence[Finding], *, identity: Mapping[str, Any], com
     models = [f for f in findings if isinstance(f, Interactive) and live.has_view(f)]
     scripts = [*attention.scripts(findings), _asset("page.js")]
     scripts += [live.script()] if models else []
-    style = _style() + (live.style() if models else "")
+    style = page_style() + (live.style() if models else "")
     title = next((f.title for f in findings if isinstance(f, Answer)), heading)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -89,7 +89,7 @@ def _asset(name: str) -> str:
     return importlib.resources.files("reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _style() -> str:
+def page_style() -> str:
     light, dark = palette.variables("light"), palette.variables("dark")
     return f"{_asset('page.css')}".replace("/*light maps*/", light + ";").replace("/*dark maps*/", dark + ";")
 

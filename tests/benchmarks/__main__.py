@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.benchmarks import bench_live, bench_server, bench_sweep, main_job, speed
+from tests.benchmarks import bench_attention, bench_live, bench_server, bench_sweep, main_job, speed
 from tests.benchmarks.measure import Row
 from workbench.errors import WorkbenchError
 
@@ -29,7 +29,7 @@ def main() -> int:
     rows: list[Row] = []
     try:
         for row in itertools.chain(
-            speed.rows(), bench_sweep.rows(), bench_live.rows(), bench_server.rows(), main_job.rows()
+            speed.rows(), bench_sweep.rows(), bench_live.rows(), bench_server.rows(), bench_attention.rows(), main_job.rows()
         ):
             print(row, file=sys.stderr, flush=True)
             rows.append(row)

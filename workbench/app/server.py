@@ -12,11 +12,13 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 import traceback
 import webbrowser
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, runtime_checkable
 
@@ -96,23 +98,32 @@ class Server:
             f"{name}{end}" for name in (HOST, "localhost") for end in (f":{port}", *([""] if port == 80 else []))
         }
         config = uvicorn.Config(
-            self._application(), loop="asyncio", http="h11", ws="none", lifespan="on", interface="asgi3",
+            self._application(), loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3",
             log_config=None, log_level="error", access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=CLOSING_SECONDS,
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(config)
 
     def run(self) -> None:
-        """Serve until Ctrl-C (which is raised again once everything is closed) or :meth:`stop`."""
-        with self.listening:
+        """Serve until :meth:`stop`, or until Ctrl-C, which is raised again once everything is closed."""
+        with (
+            self.listening,
+            ThreadPoolExecutor(1, "ablate") as self._worker,
+            ThreadPoolExecutor(1, "browser") as window,
+            _interruptions(self.stop) as asked,
+        ):
+            if self.opens:
+                window.submit(_show, self.url)
             self._uvicorn.run(sockets=[self.listening])
+        if asked:
+            raise KeyboardInterrupt
 
     def stop(self) -> None:
         """End serving, from another thread."""
         self._uvicorn.should_exit = True
 
     def _application(self) -> FastAPI:
-        app = FastAPI(openapi_url=None, lifespan=self._lifespan)
+        app = FastAPI(openapi_url=None)
         app.add_middleware(_Guard, server=self)
         app.add_exception_handler(StarletteHTTPException, _refusal)
         app.add_exception_handler(ClientDisconnect, _nobody)
@@ -141,14 +152,6 @@ class Server:
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             raise HTTPException(404, "nothing is served here: the printed address ends in a token")
 
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        if self.opens:
-            asyncio.get_running_loop().run_in_executor(None, _show, self.url)
-        self._worker = ThreadPoolExecutor(1, "ablate")
-        yield
-        self._worker.shutdown(cancel_futures=True)
-
     async def _reply(self, question: Question) -> AsyncIterator[str]:
         """The lines of a reply. Cancelled where the page leaves; then no further piece is computed."""
         lines, loop = self.answers.lines(question), asyncio.get_running_loop()
@@ -158,6 +161,26 @@ class Server:
                 return
             if line is not None:
                 yield json.dumps(line) + "\n"
+
+
+@contextlib.contextmanager
+def _interruptions(stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM stop instead of raising, which asyncio does not bear at any moment; those that came."""
+    asked: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        asked.append(number)
+        stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _step(lines: Iterator[dict[str, Any] | None], number: int) -> Any:

@@ -108,7 +108,14 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
   let writing = 0;
   const write = () => {
     clearTimeout(writing);
-    if (fragment) writing = setTimeout(() => history.replaceState(null, "", fragmentOf(view.state, payload, anchor)), 150);
+    if (!fragment) return;
+    writing = setTimeout(() => {
+      try {
+        history.replaceState(null, "", fragmentOf(view.state, payload, anchor));
+      } catch {
+        // Where the page has no address of its own (a frame of a document), the view works without a link.
+      }
+    }, 150);
   };
   async function readFragment() {
     try {
@@ -180,9 +187,12 @@ function sayAgreement(element, payload, found) {
   number.dataset.agreement = "";
   number.setAttribute("aria-busy", found === null);
   number.classList.toggle("lv-bad", !good);
-  const place = payload.backend === "server" ? "The model is served by PyTorch" : "The trained model is in this page";
-  if (found === null) element.replaceChildren(`${place} and is compared with PyTorch: `, number, "…");
-  else element.replaceChildren(`${place}. It ${good ? "agrees" : "does not agree"} with PyTorch: the largest difference of a logit is `, number, ` over ${found.passes} stored passes, computed when you opened it.`);
+  const served = payload.backend === "server";
+  const [place, other] = served
+    ? ["The model is served by PyTorch; what answers quickly here", "a plain pass"]
+    : ["The trained model is in this page. It", "PyTorch"];
+  if (found === null) element.replaceChildren(`${place} is compared with ${other}: `, number, "…");
+  else element.replaceChildren(`${place} ${good ? "agrees" : "does not agree"} with ${other}: the largest difference of a logit is `, number, ` over ${found.passes} stored passes, computed when you opened it.`);
 }
 
 // Mounts every view of the page whose data are whole.
