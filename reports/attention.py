@@ -1,5 +1,7 @@
-"""Attention patterns: CircuitsVis's interactive view up to ``VIEW_TOKENS`` tokens, beyond them the page's own
-(:mod:`reports.long_attention`); either script once a page; and a still picture of all heads."""
+"""Attention patterns: CircuitsVis's view or, of many tokens, the page's own, and a still picture of all heads.
+
+Either script stands once on a page, and only where a figure needs it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def figure(finding: Attention, anchor: str) -> str:
     """The view, a still picture of all heads for print and export, and remarks on what is not as it should be."""
     patterns = np.asarray(finding.patterns)
     tools: tuple[str, ...]
-    notes = _remarks(finding, patterns)
+    notes = _remarks(finding, patterns, "orange" if is_long(finding) else "blank")
     if is_long(finding):
         body, more = long_attention.body(finding, anchor)
         notes += more
@@ -108,12 +110,12 @@ def _still(finding: Attention, patterns: np.ndarray, anchor: str) -> Drawing:
     )
 
 
-def _remarks(finding: Attention, patterns: np.ndarray) -> list[str]:
+def _remarks(finding: Attention, patterns: np.ndarray, missing: str) -> list[str]:
     remarks = []
     for name, head in zip(finding.names, patterns, strict=True):
         seen = head[np.tril_indices(len(head))]
         if np.isnan(head).any():
-            remarks.append(f"{name}: {int(np.isnan(head).sum())} weights are undefined (n/a), blank in the view.")
+            remarks.append(f"{name}: {int(np.isnan(head).sum())} weights are undefined (n/a), {missing} in the view.")
         elif seen.size > 1 and seen.min() == seen.max() and head.min() == head.max():
             continue  # the picture says it
         elif seen.size > 1 and seen.min() == seen.max():

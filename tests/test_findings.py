@@ -142,10 +142,15 @@ def test_patterns_are_an_array_of_their_own_however_they_came() -> None:
     assert whole.patterns.dtype == np.float64
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 2), (1, 2, 3), (1, 2), (1, 2, 2, 2)])
+@pytest.mark.parametrize("shape", [(1, 3, 2), (1, 2, 3), (1, 2)])
 def test_arrays_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(WorkbenchError, match=r"L0.H0: labels and pattern differ in size.*expected 2 x 2 for 2 tokens"):
         Attention(id="m", title="t", tokens=("a", "b"), patterns=np.zeros(shape), names=("L0.H0",))
+
+
+def test_patterns_of_patterns_are_refused() -> None:
+    with pytest.raises(WorkbenchError, match="a weight is not one number"):
+        Attention(id="m", title="t", tokens=("a", "b"), patterns=np.zeros((1, 2, 2, 2)), names=("L0.H0",))
 
 
 def test_what_is_not_plain_is_refused() -> None:

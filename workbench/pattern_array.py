@@ -47,7 +47,10 @@ def checked_patterns(id: str, tokens: Sequence[str], names: Sequence[str], patte
             )
     given = getattr(patterns, "dtype", None)
     kind = given if given is not None and np.issubdtype(given, np.floating) else np.float64
-    array = np.array(patterns, dtype=kind).reshape(len(names), n, n)
+    array = np.array(patterns, dtype=kind)
+    if array.size != len(names) * n * n:
+        raise WorkbenchError(f"attention {id}: a weight is not one number", expected="[head query_pos key_pos]")
+    array = array.reshape(len(names), n, n)
     array.setflags(write=False)
     return array
 

@@ -146,9 +146,12 @@ function drawCross(context, place, window, cursor, locked, causal, labels, colou
   context.fillRect(x, above, thick, place.top + place.side - above);
   context.globalAlpha = 1;
   const box = Math.max(cell, 7);
-  context.lineWidth = locked ? 3 : 1.5;
-  context.strokeStyle = colours.c2;
-  context.strokeRect(x + cell / 2 - box / 2, y + cell / 2 - box / 2, box, box);
+  const line = locked ? 3 : 1.5;
+  for (const [wide, colour] of [[line + 2, colours.card], [line, colours.c2]]) {
+    context.lineWidth = wide;
+    context.strokeStyle = colour;
+    context.strokeRect(x + cell / 2 - box / 2, y + cell / 2 - box / 2, box, box);
+  }
   context.restore();
   context.font = `600 11px ${MONO}`;
   context.rotated = true;

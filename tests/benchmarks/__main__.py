@@ -11,6 +11,8 @@ from tests.benchmarks import bench_attention, bench_live, bench_server, bench_sw
 from tests.benchmarks.measure import Row
 from workbench.errors import WorkbenchError
 
+PARTS = (speed, bench_sweep, bench_live, bench_server, bench_attention, main_job)
+
 
 def table(rows: list[Row]) -> str:
     """The rows as aligned text."""
@@ -28,9 +30,7 @@ def main() -> int:
     """Measure everything; 1 with one line if a command could not run."""
     rows: list[Row] = []
     try:
-        for row in itertools.chain(
-            speed.rows(), bench_sweep.rows(), bench_live.rows(), bench_server.rows(), bench_attention.rows(), main_job.rows()
-        ):
+        for row in itertools.chain.from_iterable(part.rows() for part in PARTS):
             print(row, file=sys.stderr, flush=True)
             rows.append(row)
     except WorkbenchError as error:
