@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from analyses._attribution_study import Study
+from analyses._words import judged
 from workbench.analysis import judge
 from workbench.attribution import TOLERANCE
-from workbench.behaviour import Judgement, removed
+from workbench.behaviour import removed
 from workbench.findings import Answer, Claim
 from workbench.statistics import mean_interval
 
@@ -25,11 +26,6 @@ def _claim(id: str, statement: str, **fields: Any) -> Claim:
     return Claim(id=f"logit_attribution.{id}", title=statement, statement=statement, **fields)
 
 
-def _judged(judgement: Judgement) -> dict[str, Any]:
-    names = ("value", "low", "high", "n", "threshold", "direction", "verdict", "reason")
-    return {name: getattr(judgement, name) for name in names} | {"unit": "accuracy"}
-
-
 def _unmet(study: Study) -> str:
     if study.behaviour.verdict != "supported":
         return f"the behaviour is not there: clean {study.behaviour.reason}"
@@ -38,7 +34,7 @@ def _unmet(study: Study) -> str:
 
 def accuracy(study: Study) -> Claim:
     """The behaviour that is attributed is there."""
-    return _claim("accuracy", "The model gives the answers", **_judged(study.behaviour))
+    return _claim("accuracy", "The model gives the answers", **judged(study.behaviour))
 
 
 def sums_up(study: Study) -> Claim:
@@ -94,7 +90,7 @@ def last_block(study: Study) -> Claim:
     lens = study.lens
     before = lens.depth.index(study.subject.config.n_layers - 1.0)
     gone = removed(lens.accuracy[:, -1], lens.accuracy[:, before], study.task.floor().accuracy)
-    fields = _judged(gone) | {"reason": f"the logit lens at {lens.stops[before]!r}: {gone.reason}"}
+    fields = judged(gone) | {"reason": f"the logit lens at {lens.stops[before]!r}: {gone.reason}"}
     return _claim("last_block", statement, **fields)
 
 

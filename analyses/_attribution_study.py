@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
-from torch import Tensor
 
 from workbench.analysis import Budget, Progress
 from workbench.attribution import LogitAttribution, LogitLens, direct_logit_attribution, logit_lens
 from workbench.behaviour import Judgement, there
 from workbench.components import Head
+from workbench.metrics import incorrect_answers
 from workbench.subject import Subject
-from workbench.task import Batch, Task
+from workbench.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +59,9 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     if subject.config.norm != "post":
         progress("direct attribution")
         selection = subject.sample(budget.selection_samples, "validation", "logit attribution")
-        chosen = direct_logit_attribution(model, selection, incorrect=other_answers(task, selection))
+        chosen = direct_logit_attribution(model, selection, incorrect=incorrect_answers(task, selection))
         strongest = max(subject.heads, key=lambda head: float(np.mean(chosen.of(head))))
-        test, reason = direct_logit_attribution(model, batch, incorrect=other_answers(task, batch)), ""
+        test, reason = direct_logit_attribution(model, batch, incorrect=incorrect_answers(task, batch)), ""
     with_frozen = subject.config.norm == "pre" and not budget.spent
     return Study(
         subject=subject,
@@ -75,9 +74,3 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
         lens=lens,
         frozen=logit_lens(model, batch, scale="final") if with_frozen else None,
     )
-
-
-def other_answers(task: Task, batch: Batch) -> Int[Tensor, "batch pos"] | None:
-    """The answers of the sequences' twins; None for a task without twins."""
-    twin = task.counterfactual(batch)
-    return None if twin is None else twin.targets

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from analyses._circuit_study import Found, Study
+from analyses._words import judged
 from workbench.analysis import judge
-from workbench.behaviour import Judgement, keeps, removed
+from workbench.behaviour import keeps, removed
 from workbench.components import Head, head_names
 from workbench.findings import Answer, Claim, Verdict
 from workbench.statistics import Interval, mean_interval, paired_interval
@@ -32,11 +33,6 @@ def _claim(study: Study, id: str, statement: str, **fields: Any) -> Claim:
     return Claim(id=f"circuit_search.{id}", title=statement, statement=statement, heads=heads, **fields)
 
 
-def _judged(judgement: Judgement) -> dict[str, Any]:
-    names = ("value", "low", "high", "n", "threshold", "direction", "verdict", "reason")
-    return {name: getattr(judgement, name) for name in names} | {"unit": "accuracy"}
-
-
 def unmet(study: Study) -> str:
     """Why there is no circuit to judge, or ""."""
     if study.found is None:
@@ -51,7 +47,7 @@ def faithful(study: Study) -> Claim:
         reason = unmet(study) or "no smaller set keeps it, so nothing is left out"
         return _claim(study, "faithful", statement, unit="accuracy", reason=reason)
     alone = study.found.alone
-    fields = _judged(keeps(alone.clean_accuracy, alone.ablated_accuracy))
+    fields = judged(keeps(alone.clean_accuracy, alone.ablated_accuracy))
     return _claim(study, "faithful", statement, semantics=alone.intervention.semantics, **fields)
 
 
@@ -62,7 +58,7 @@ def necessary(study: Study) -> Claim:
         reason = unmet(study) or "no head is needed, so none can be removed"
         return _claim(study, "necessary", statement, unit="accuracy", direction="below", reason=reason)
     gone = study.found.gone
-    fields = _judged(removed(gone.clean_accuracy, gone.ablated_accuracy, study.task.floor().accuracy))
+    fields = judged(removed(gone.clean_accuracy, gone.ablated_accuracy, study.task.floor().accuracy))
     return _claim(study, "necessary", statement, semantics=gone.intervention.semantics, **fields)
 
 
@@ -161,7 +157,7 @@ def _text(study: Study, made: Sequence[Claim]) -> str:
     if gone == "contradicted" or alike == "contradicted":
         said.append("They are not all that matters: heads outside stand in for them, or work against them.")
     elif gone == alike == "supported":
-        said.append("Nothing outside stands in for them.")
+        said.append("What heads outside do for them is less than 0.1 of accuracy.")
     else:
         said.append("Whether heads outside could stand in for them is open.")
     if not search.minimal:

@@ -73,16 +73,16 @@ MEANINGS = {
     "matters, idle": (
         "A part matters alone where its removal takes more than 0.05 of accuracy. Parts that show less (or no effect "
         "that a correction for their number leaves) are idle if all of them together change accuracy by less than "
-        "0.05, either way."
+        "0.05, either way, while the other parts are there (some may still stand in for a part that matters)."
     ),
     "smallest visible effect": (
         "The smallest mean change that this many sequences, with the spread seen here, would show four times out of "
         "five; where no sequence differs, the largest that could have gone unseen (Cohen 1988)."
     ),
     "synergy, redundancy": (
-        "What removing two parts together does beyond the sum of removing each alone. Negative for accuracy: each "
-        "stands in for the other, and only together are they missed (redundancy). Positive: what one does needs the "
-        "other, so that the second removal costs nothing more (synergy)."
+        "What removing two parts together does beyond the sum of removing each alone. Negative for accuracy: single "
+        "removals understate the two (redundancy: to that extent each stands in for the other). Positive: they "
+        "overstate them: what one does needs the other, or accuracy has no more to lose (synergy)."
     ),
     "keep-only": ("Every head outside the set is replaced."),
     "faithfulness": (

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from analyses._induction_study import Study
+from analyses._words import judged
 from workbench.analysis import judge
-from workbench.behaviour import Judgement, keeps, removed
+from workbench.behaviour import keeps, removed
 from workbench.components import Head, head_names
 from workbench.findings import Claim, Verdict
 from workbench.head_scores import INDUCTION_RATIO, PREVIOUS_RATIO
@@ -130,20 +131,6 @@ def _unmet(study: Study, heads: Sequence[Head], what: str) -> str:
     return ""
 
 
-def _judged(judgement: Judgement) -> dict[str, Any]:
-    return {
-        "value": judgement.value,
-        "low": judgement.low,
-        "high": judgement.high,
-        "n": judgement.n,
-        "threshold": judgement.threshold,
-        "direction": judgement.direction,
-        "verdict": judgement.verdict,
-        "reason": judgement.reason,
-        "unit": "accuracy",
-    }
-
-
 def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Claim:
     """Joint mean ablation of the set removes the behaviour."""
     words = "previous-token" if name == "S0" else "induction"
@@ -154,7 +141,7 @@ def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Clai
         return _claim(f"necessary_{id}", statement, reason=reason, **shared)
     effect = study.joint[name, "mean"]
     verdict = removed(effect.clean_accuracy, effect.ablated_accuracy, study.task.floor().accuracy)
-    fields = shared | _judged(verdict) | {"semantics": effect.intervention.semantics}
+    fields = shared | judged(verdict) | {"semantics": effect.intervention.semantics}
     return _claim(f"necessary_{id}", statement, **fields)
 
 
@@ -170,7 +157,7 @@ def sufficient(study: Study) -> Claim:
     if reason:
         return _claim("sufficient", statement, reason=reason, **shared)
     effect = study.joint["only S0 and S1", "mean"]
-    fields = shared | _judged(keeps(effect.clean_accuracy, effect.ablated_accuracy))
+    fields = shared | judged(keeps(effect.clean_accuracy, effect.ablated_accuracy))
     return _claim("sufficient", statement, semantics=effect.intervention.semantics, **fields)
 
 
@@ -188,7 +175,7 @@ def k_path(study: Study) -> Claim:
     cut = {kind: study.joint[f"{kind} cut", "mean"] for kind in "KQV"}
     key = removed(cut["K"].clean_accuracy, cut["K"].ablated_accuracy, study.task.floor().accuracy)
     kept = {kind: keeps(cut[kind].clean_accuracy, cut[kind].ablated_accuracy) for kind in "QV"}
-    fields = shared | _judged(key)
+    fields = shared | judged(key)
     fields["verdict"] = combined([key.verdict, kept["Q"].verdict, kept["V"].verdict])
     fields["reason"] = "; ".join(
         [f"K cut: {key.reason}", *(f"{kind} cut: {judgement.reason}" for kind, judgement in kept.items())]

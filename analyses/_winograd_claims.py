@@ -9,8 +9,9 @@ import numpy as np
 
 from analyses._winograd_sides import unfit
 from analyses._winograd_study import ROUNDING, Study, conduct
+from analyses._words import judged
 from workbench.analysis import Budget, Progress, judge
-from workbench.behaviour import Judgement, removed
+from workbench.behaviour import removed
 from workbench.errors import WorkbenchError
 from workbench.findings import Answer, Cell, Claim, Column, Table, Verdict
 from workbench.statistics import clopper_pearson, mean_interval
@@ -98,14 +99,9 @@ def _claim(id: str, statement: str, **fields: Any) -> Claim:
     return Claim(id=f"winograd.{id}", title=statement, statement=statement, **fields)
 
 
-def _judged(judgement: Judgement) -> dict[str, Any]:
-    names = ("value", "low", "high", "n", "threshold", "direction", "verdict", "reason")
-    return {name: getattr(judgement, name) for name in names} | {"unit": "accuracy"}
-
-
 def accuracy(study: Study) -> Claim:
     """The behaviour is there, on pairs of nouns that training has shown in the other order only."""
-    return _claim("accuracy", "The model names the right noun in held-out sentences", **_judged(study.behaviour))
+    return _claim("accuracy", "The model names the right noun in held-out sentences", **judged(study.behaviour))
 
 
 def scores_equal(study: Study) -> Claim:
@@ -198,7 +194,7 @@ def two_hops(study: Study) -> Claim:
             "direction": "below",
         }
     else:
-        shown = _judged(gone)
+        shown = judged(gone)
     heads = tuple(str(h) for h in study.subject.heads if h.layer in study.below)
     semantics = (
         f"z of every head of {hop.layers} at the deciding position replaced by its mean over validation sentences"

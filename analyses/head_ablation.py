@@ -15,6 +15,7 @@ import numpy as np
 
 from analyses._definitions import definitions
 from analyses._heads import by_head
+from analyses._words import p_text
 from workbench.ablation import Mean
 from workbench.analysis import Analysis, Budget, Progress, judge
 from workbench.behaviour import Judgement, there
@@ -108,7 +109,7 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
 
 
 def claims(study: Study) -> list[Claim]:
-    """Some part matters; the parts that show nothing alone are idle together."""
+    """Some part matters; the parts that show nothing alone are idle together while the others are there."""
     return [some_part(study), idle(study)]
 
 
@@ -149,13 +150,9 @@ def some_part(study: Study) -> Claim:
         n=at.n,
         semantics=swept.effects[part,].intervention.semantics,
         verdict=judge(at.low, at.high, -MARGIN, "below"),
-        reason=f"{how}; p {_p(p)} by sign flips, corrected for {len(swept.effects)} parts (Holm)",
+        reason=f"{how}; p {p_text(p)} by sign flips, corrected for {len(swept.effects)} parts (Holm)",
         **shared,
     )
-
-
-def _p(p: float) -> str:
-    return "below .001" if p < 0.001 else f"{p:.3f}"
 
 
 def idle(study: Study) -> Claim:
@@ -165,10 +162,11 @@ def idle(study: Study) -> Claim:
         "scale": (-1.0, 0.25),
     }  # fmt: skip
     many = f"{len(study.rest)} parts that show" if len(study.rest) > 1 else "one part that shows"
-    statement = f"The {many} nothing alone {'do' if len(study.rest) > 1 else 'does'} nothing together: the rest is idle"
+    do = "do" if len(study.rest) > 1 else "does"
+    statement = f"The {many} nothing alone {do} nothing together while the others are there"
     reason = _unmet(study) or ("" if study.together else "every part shows something alone: there is no rest")
     if reason or study.together is None:
-        return _claim("idle", "The rest is idle", reason=reason, **shared)
+        return _claim("idle", "The rest is idle while the others are there", reason=reason, **shared)
     found = equivalence(study.together.accuracy_effect, MARGIN, bounds=(-1, 1), seed=study.subject.seed)
     at = found.interval
     return _claim(
@@ -189,7 +187,7 @@ def answer(study: Study, made: Sequence[Claim]) -> Answer:
     """From the verdicts alone."""
     verdicts = {claim.id.rpartition(".")[2]: claim.verdict for claim in made}
     rest = {
-        "supported": "The parts that show nothing alone do nothing together.",
+        "supported": "The parts that show nothing alone do nothing together, while the others are there.",
         "contradicted": "The parts that show nothing alone do matter together: single removals miss them.",
         "inconclusive": "Whether the parts that show nothing alone are idle together is not decided.",
         "not_applicable": "",

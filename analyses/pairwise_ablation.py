@@ -1,7 +1,7 @@
 """Pairwise ablation: what two heads do together beyond what each does alone.
 
 Single removals miss heads that stand in for each other, and count twice what two heads only do together. Every pair is
-replaced by its means; the pair that stands out on validation sequences is judged on test sequences.
+replaced by its means; the most redundant pair of validation sequences is judged on test sequences.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from analyses._definitions import definitions
+from analyses._words import p_text
 from workbench.analysis import Analysis, Budget, Progress, judge
 from workbench.behaviour import Judgement, there
-from workbench.components import Head
+from workbench.components import Head, as_parts
 from workbench.errors import WorkbenchError
 from workbench.findings import Answer, Cell, Claim, Column, Finding, Heatmap, Notice, Panel, Table
 from workbench.reference import build_reference
@@ -42,8 +43,7 @@ class Study:
     Attributes:
         heads: whose pairs. left_out: heads beyond ``MOST_HEADS``, those that did least alone on validation sequences.
         pairs: one row a pair on the test sequences, as :meth:`workbench.sweep.Sweep.synergy` gives them, indexed by the
-            names of both. chosen: kind ("redundant", "synergy") to the pair that shows most of it on validation
-            sequences.
+            names of both. chosen: the pair that is most redundant on validation sequences. semantics: of its removal.
     """
 
     behaviour: Judgement
@@ -53,7 +53,7 @@ class Study:
     semantics: str
     n: int
     pairs: pd.DataFrame
-    chosen: dict[str, tuple[str, str]]
+    chosen: tuple[str, str]
 
 
 def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) -> Study:
@@ -72,71 +72,66 @@ def conduct(subject: Subject, task: Task, budget: Budget, progress: Progress) ->
     swept = sweep(subject, batch, heads, Way("mean"), pairs=True, reference=reference)
     first = next(iter(swept.effects.values()))
     ceiling = task.ceiling()
-    names = selection.set_index(["first", "second"])["synergy"]
+    chosen = selection.set_index(["first", "second"])["synergy"].idxmin()
     return Study(
         behaviour=there(first.clean_accuracy, task.floor().accuracy, ceiling.accuracy if ceiling else None),
         heads=heads,
         left_out=tuple(h for h in subject.heads if h not in heads),
         reference=reference.describe(),
-        semantics=next(e for pair, e in swept.effects.items() if len(pair) == 2).intervention.semantics,
+        semantics=swept.effects[as_parts(chosen)].intervention.semantics,
         n=swept.n,
         pairs=swept.synergy("accuracy", seed=seed).set_index(["first", "second"], drop=False),
-        chosen={"redundant": names.idxmin(), "synergy": names.idxmax()},
+        chosen=chosen,
     )
 
 
 def claims(study: Study) -> list[Claim]:
-    """The most redundant pair and the one of most synergy, as validation sequences say, on test sequences."""
-    return [_pair(study, "redundant", -MARGIN, "below"), _pair(study, "synergy", MARGIN, "above")]
+    """The pair that is most redundant on validation sequences, judged on test sequences."""
+    return [redundant(study)]
 
 
-def _pair(study: Study, kind: str, threshold: float, direction: Any) -> Claim:
-    first, second = study.chosen[kind]
-    row = study.pairs.loc[(first, second)]
-    words = {
-        "redundant": f"{first} and {second} stand in for each other: together their removal costs more than the sum",
-        "synergy": f"{first} and {second} need each other: together their removal costs less than the sum",
-    }
+def redundant(study: Study) -> Claim:
+    """Together the two cost more than the margin beyond what they cost in sum."""
+    first, second = study.chosen
+    row = study.pairs.loc[study.chosen]
     shared: dict[str, Any] = {
-        "unit": "Δ accuracy", "threshold": threshold, "direction": direction, "scale": (-1.0, 1.0),
+        "id": "pairwise_ablation.redundant", "unit": "Δ accuracy", "threshold": -MARGIN, "direction": "below",
+        "scale": (-1.0, 1.0),
     }  # fmt: skip
-    id = f"pairwise_ablation.{kind}"
     if study.behaviour.verdict != "supported":
+        general = "Two heads cost more together than in sum"
         reason = f"the behaviour is not there: clean {study.behaviour.reason}"
-        general = {"redundant": "Two heads stand in for each other", "synergy": "Two heads need each other"}[kind]
-        return Claim(id=id, title=general, statement=general, reason=reason, **shared)
+        return Claim(title=general, statement=general, reason=reason, **shared)
+    statement = f"{first} and {second} cost more together than in sum: removing one alone understates them"
     return Claim(
-        id=id,
-        title=words[kind],
-        statement=words[kind],
+        title=statement,
+        statement=statement,
         heads=(first, second),
         value=float(row["synergy"]),
         low=float(row["low"]),
         high=float(row["high"]),
         n=study.n,
         semantics=study.semantics,
-        verdict=judge(float(row["low"]), float(row["high"]), threshold, direction),
+        verdict=judge(float(row["low"]), float(row["high"]), -MARGIN, "below"),
         reason=f"chosen among {len(study.pairs)} pairs on validation sequences; together {row['joint']:+.3f}, alone "
-        f"{row['alone']:+.3f} in sum; p {_p(float(row['p_corrected']))}, corrected for all pairs (Holm)",
+        f"{row['alone']:+.3f} in sum; p {p_text(float(row['p_corrected']))}, corrected for all pairs (Holm)",
         **shared,
     )
 
 
-def _p(p: float) -> str:
-    return "below .001" if p < 0.001 else f"{p:.3f}"
-
-
-def answer(made: Sequence[Claim]) -> Answer:
-    """From the verdicts alone."""
-    redundant, synergy = made
+def answer(study: Study, made: Sequence[Claim]) -> Answer:
+    """From the verdict alone."""
+    [claim] = made
+    row = study.pairs.loc[study.chosen]
+    who, beyond = " and ".join(f"**{name}**" for name in study.chosen), -float(row["synergy"])
     text = {
-        "supported": f"Yes: **{'** and **'.join(redundant.heads)}** do; removing either alone understates both.",
-        "contradicted": "No pair does: no two heads cost more together than in sum.",
+        "supported": f"{who} do in part: removed together they cost {beyond:.2f} of accuracy more than in sum.",
+        "contradicted": f"No pair does: no two heads cost {MARGIN:g} of accuracy more together than in sum.",
         "inconclusive": "Not decided: the pair that seemed to on validation sequences straddles the threshold.",
         "not_applicable": "Not applicable: the model does not show the behaviour.",
-    }[redundant.verdict]
-    if synergy.verdict == "supported":
-        text += f" **{'** and **'.join(synergy.heads)}** work as one: without the first the second has nothing to add."
+    }[claim.verdict]
+    if claim.verdict == "supported" and float(row["alone"]) > 0.5 * float(row["joint"]):
+        text = f"{who} do: most of what they do ({-float(row['joint']):.2f} of accuracy) is missed by single removals."
     return Answer(id="pairwise_ablation.answer", title=QUESTION, text=text)
 
 
@@ -152,8 +147,9 @@ def figure(study: Study) -> Heatmap:
         id="pairwise_ablation.map",
         section=SECTION,
         title="What each pair does beyond the sum of both alone",
-        caption="Joint effect on accuracy minus the sum of the single effects; negative: the two stand in for each "
-        f"other; positive: they work as one. Means: {study.reference}. {study.n} test sequences, paired.",
+        caption="Joint effect on accuracy minus the sum of the single effects; negative: single removals understate "
+        "the two; positive: what one does needs the other, or accuracy has no more to lose. Means: "
+        f"{study.reference}. {study.n} test sequences, paired.",
         panels=(Panel(title="", values=tuple(tuple(map(float, row)) for row in values)),),
         row_labels=tuple(names),
         column_labels=tuple(names),
@@ -209,7 +205,7 @@ class PairwiseAblation(Analysis):
             return [Notice(id="pairwise_ablation.none", section=SECTION, title="No pairs", text=text)]
         study = conduct(subject, subject.task, budget, progress)
         made = claims(study)
-        found: list[Finding] = [answer(made), *made, figure(study), table(study)]
+        found: list[Finding] = [answer(study, made), *made, figure(study), table(study)]
         if study.left_out:
             names = ", ".join(map(str, study.left_out))
             text = f"In no pair here, since they did least alone on validation sequences: {names}."

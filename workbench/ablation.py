@@ -10,8 +10,9 @@ Whatever is computed after it is computed anew, but for what a mode of the whole
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -156,7 +157,7 @@ class KeepOnly(Intervention):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", as_parts(self.parts))
-        if self.by != type(self.by)((), *([] if isinstance(self.by, Zero) else [_source(self.by)])):
+        if not isinstance(self.by, Zero | Mean | Resample) or self.by != _bare(self.by):
             raise WorkbenchError(
                 "keep-only takes a way of replacing, without parts, places or modes of its own",
                 expected="Zero(()), Mean((), reference) or Resample((), pairing)",
@@ -244,8 +245,11 @@ class Joint(Intervention):
         return " + ".join(map(repr, self.members))
 
 
-def _source(by: Mean | Resample) -> Any:
-    return by.reference if isinstance(by, Mean) else by.pairing
+def _bare(by: Zero | Mean | Resample) -> Zero | Mean | Resample:
+    """The same way of replacing, without parts, places or modes."""
+    if isinstance(by, Zero):
+        return Zero(())
+    return Mean((), by.reference) if isinstance(by, Mean) else Resample((), by.pairing)
 
 
 def _placed(member: Intervention) -> bool:
@@ -253,8 +257,17 @@ def _placed(member: Intervention) -> bool:
 
 
 def _places(at: Any) -> tuple[Place, ...]:
-    """Places as a tuple: one alone stands for itself."""
-    return (at,) if isinstance(at, str | int) else tuple(at)
+    """Places as a tuple, each once: indices first, then names; one alone stands for itself."""
+    given = [at] if isinstance(at, str) or not isinstance(at, Iterable) else list(at)
+    found: set[Place] = set()
+    for place in given:
+        try:
+            found.add(place if isinstance(place, str) else operator.index(place))
+        except TypeError:
+            raise WorkbenchError(
+                "a place cannot be read", expected="a named position or a whole number", got=repr(place)
+            ) from None
+    return tuple(sorted(found, key=lambda place: (isinstance(place, str), place)))
 
 
 def _list(parts: Parts) -> list[str]:

@@ -60,7 +60,7 @@ def parse_head(text: str) -> Head:
 
 def parse_part(text: str) -> Part:
     """``"L1.H3"``, ``"L0.mlp"`` or ``"L1"`` (case does not matter) as a part."""
-    match = re.fullmatch(r"[Ll](\d+)(\.mlp|\.[Hh](\d+))?", str(text).strip().replace("MLP", "mlp"))
+    match = re.fullmatch(r"L(\d+)(\.MLP|\.H(\d+))?", str(text).strip().upper())
     if match is None:
         raise WorkbenchError(
             "a part's name cannot be read", expected='a name like "L1.H0", "L0.mlp" or "L1"', got=repr(text)
@@ -86,7 +86,13 @@ def as_parts(parts: Parts) -> tuple[Part, ...]:
         return (parts,)
     if isinstance(parts, str):
         parts = [part for part in parts.split(",") if part.strip()]
-    return tuple(sorted({parse_part(p) if isinstance(p, str) else p for p in parts}, key=_order))
+    try:
+        given = [p if isinstance(p, Head | Mlp | Layer) else parse_part(p) for p in parts]
+    except TypeError:
+        raise WorkbenchError(
+            "parts cannot be read", expected='names like "L1.H0, L0.mlp", or parts', got=repr(parts)
+        ) from None
+    return tuple(sorted(set(given), key=_order))
 
 
 def _order(part: Part) -> tuple[int, int, int]:

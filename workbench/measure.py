@@ -182,7 +182,8 @@ def measure(
     require_answers(batch, batch.targets, subject.config.d_vocab, "targets")
     if incorrect is not None:
         require_answers(batch, incorrect, subject.config.d_vocab, "incorrect answers")
-    own = isinstance(subject.model, Transformer)
+    # A restart passes no hook point, so what somebody hung there needs the hooks' path.
+    own = isinstance(subject.model, Transformer) and not subject.model.is_watched
     collected = [_Collected() for _ in interventions]
     # What holds patterns restarts beside the others of its kind: its clean pass is that of the same path.
     fast = {
@@ -231,7 +232,7 @@ def _restart(
         few = part.batch[outcome.start : outcome.stop]
         labels = None if wrong is None else wrong[outcome.start : outcome.stop]
         if outcome.start == 0 and 1 in outcome.indices:
-            _agree(part, interventions[0], outcome.logits[outcome.indices.index(1)])
+            _agree(part, interventions[0], outcome.logits[outcome.indices.index(1)], outcome.stop)
         for index, logits, fired in zip(outcome.indices, outcome.logits, outcome.fired, strict=True):
             scores[index].append(row_scores(logits, few, labels))
             if index:
@@ -243,9 +244,9 @@ def _restart(
         at.expected += len(part.batch) if put else 0
 
 
-def _agree(part: Sources, intervention: Intervention, logits: Tensor) -> None:
-    """Raise where the restart's logits of the first sequences are not those that the hooks give."""
-    few = Sources(part.model, part.whole, part.start, min(part.start + CHECKED, part.stop))
+def _agree(part: Sources, intervention: Intervention, logits: Tensor, n: int) -> None:
+    """Raise where the restart's logits of the first ``n`` sequences (of a few of them) are not what the hooks give."""
+    few = Sources(part.model, part.whole, part.start, part.start + min(CHECKED, n))
     expected = _hooked(few, intervention).logits[few.batch.scored]
     difference = float((logits[: len(expected)] - expected).abs().max())
     if not difference <= AGREEMENT * max(1.0, float(expected.abs().max())):

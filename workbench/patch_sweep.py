@@ -248,7 +248,8 @@ def sides(model: Model, destination: Batch, source: Batch, chunk_tokens: int) ->
 def _outcomes(work: Work[What], side: Side, chunk_tokens: int) -> Iterator[Outcome]:
     """The clean pass over the destination (index 0) and every patch (from 1)."""
     scored, stop = side.destination.scored, len(side.destination)
-    if isinstance(work.model, Transformer):
+    # A restart passes no hook point, so what somebody hung there needs the hooks' path.
+    if isinstance(work.model, Transformer) and not work.model.is_watched:
         replacements = work.replacements(side)
         if side.start == 0:
             _agree(work.model, work, side, replacements)

@@ -168,11 +168,23 @@ class Puts:
         if isinstance(position, Tensor):
             if position.shape != shape:
                 raise mask_misfit(self.destination, position)
+            self._require_source((position & self.destination.mask & ~self.source.batch.mask).any(dim=1))
             return position, None
         to, origin = index_of(position, self.destination), index_of(position, self.source.batch)
         at = torch.zeros_like(self.destination.mask)
-        at[torch.arange(len(to), device=to.device), to] = True
+        rows = torch.arange(len(to), device=to.device)
+        at[rows, to] = True
+        self._require_source(self.destination.mask[rows, to] & ~self.source.batch.mask[rows, origin])
         return at, None if torch.equal(to, origin) else origin
+
+    def _require_source(self, padding: Bool[Tensor, " batch"]) -> None:
+        """Raise where a real position would be given what stands on the source's padding."""
+        if bool(padding.any()):
+            raise WorkbenchError(
+                "a patch would take padding, which has nothing to give",
+                expected="a real token at that position of the source",
+                got=f"padding in sequence {int(padding.nonzero()[0, 0])}",
+            )
 
     def _check_head(self, point: Point) -> None:
         n = self.model.config.n_heads

@@ -59,6 +59,13 @@ def evaluate(
     """
     if chunk_tokens < 1:
         raise WorkbenchError("chunk_tokens cannot be used", expected="at least 1", got=chunk_tokens)
+    if model.is_watched:
+        raise WorkbenchError(
+            "something hangs on the model's hook points, which restarts do not pass",
+            expected="a model without hooks",
+            got="hooks",
+            next_step="Run it through the hooks (workbench.measure.run), or take them off.",
+        )
     model._check(batch.tokens, batch.mask, 0)
     unscored = (~batch.scored.any(dim=1)).nonzero()
     if len(unscored):

@@ -21,6 +21,9 @@ from workbench.rng import numpy_stream
 TAIL = 0.025
 """Probability beyond each end of an interval."""
 
+BLOCK = 1 << 22
+"""Numbers that are drawn at a time."""
+
 FEW = 4
 """A sample with this many values off the common one, or fewer, is too uniform to resample."""
 
@@ -73,7 +76,7 @@ def mean_intervals(
     sample = np.asarray(x, dtype=np.float64)
     _require_sample(sample)
     flat = sample.reshape(len(sample), -1)
-    drawn = resample_weights(len(sample), seed, resamples) @ flat
+    drawn = _resampled(flat, seed, resamples)
     low, high = np.quantile(drawn, [TAIL, 1 - TAIL], axis=0)
     mean = flat.mean(axis=0)
     least, most = bounds if bounds is not None else (-math.inf, math.inf)
@@ -87,6 +90,21 @@ def mean_intervals(
     low = np.where(saturated, (1 - share) * common + share * least, low)
     high = np.where(saturated, (1 - share) * common + share * most, high)
     return low.reshape(sample.shape[1:]), high.reshape(sample.shape[1:])
+
+
+def _resampled(flat: np.ndarray, seed: int, resamples: int) -> np.ndarray:
+    """Means of resamples ``[resamples cell]``; of large samples in blocks, so that the weights stay small."""
+    n = len(flat)
+    if n * resamples <= BLOCK:
+        return resample_weights(n, seed, resamples) @ flat
+    stream, size = numpy_stream(seed, "bootstrap", n, resamples), max(1, BLOCK // n)
+    means = []
+    for start in range(0, resamples, size):
+        rows = min(size, resamples - start)
+        drawn = stream.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=n * rows).reshape(rows, n)
+        means.append((counts @ flat) / n)
+    return np.concatenate(means)
 
 
 def mean_interval(
@@ -154,10 +172,12 @@ def sign_flip_p(difference: ArrayLike, *, seed: int = 0, flips: int = 10_000) ->
     """
     sample = np.asarray(difference, dtype=np.float64)
     _require_sample(sample)
-    signs = numpy_stream(seed, "sign flips").integers(0, 2, (flips, len(sample)), dtype=np.int8)
-    flipped = np.abs((2.0 * signs - 1.0) @ sample)
-    seen = abs(sample.sum())
-    return float((1 + np.count_nonzero(flipped >= seen * (1 - 1e-12))) / (1 + flips))
+    stream, seen, reached = numpy_stream(seed, "sign flips"), abs(sample.sum()) * (1 - 1e-12), 0
+    size = max(1, BLOCK // len(sample))
+    for start in range(0, flips, size):
+        signs = stream.integers(0, 2, (min(size, flips - start), len(sample)), dtype=np.int8)
+        reached += int(np.count_nonzero(np.abs((2.0 * signs - 1.0) @ sample) >= seen))
+    return (1 + reached) / (1 + flips)
 
 
 def smallest_visible(difference: ArrayLike, *, bounds: Bounds | None = None) -> float:

@@ -157,6 +157,8 @@ class Subject:
         from workbench.measure import measure
         from workbench.reference import build_reference
 
+        if n < 8:
+            raise WorkbenchError("n cannot be used", expected="at least 8 sequences", got=n)
         batch = self.sample(n, "test")
         if how == "zero":
             removal: Zero | Mean | Resample = Zero(())

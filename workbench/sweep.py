@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.ablation import Intervention, KeepOnly, Mean, Resample, Zero
-from workbench.components import Part, Parts, as_parts, part_names
+from workbench.components import Head, Part, Parts, as_parts, part_names
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.measure import METRICS, Effect, measure
 from workbench.metrics import incorrect_answers
@@ -182,6 +182,15 @@ def sweep(
     chosen = as_parts(parts)
     if not chosen:
         raise WorkbenchError("a sweep needs parts", expected='at least one, as "L0.H0"', got="none")
+    if way.kind == "keep-only" and not all(isinstance(part, Head) for part in chosen):
+        raise WorkbenchError("keep-only keeps heads", expected='heads, as "L0.H0"', got=part_names(chosen))
+    if way.kind == "keep-only" and pairs:
+        raise WorkbenchError(
+            "pairs that are kept have no synergy",
+            expected="zero, mean or resample",
+            got="keep-only",
+            next_step="workbench report RUN --only circuit_search looks for sets that suffice.",
+        )
     if pairs and len(chosen) < 2:
         raise WorkbenchError("pairs need two parts", expected="at least two", got=part_names(chosen))
     if way.needs_reference and reference is None:

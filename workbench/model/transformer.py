@@ -98,6 +98,11 @@ class Transformer(HookedRootModule):
             device=self.unembed.W_U.device,
         )
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether any hook hangs on any hook point."""
+        return any(map(watched, self.hook_dict.values()))
+
     def run_with_cache(
         self, *args: Any, return_cache_object: bool = True, remove_batch_dim: bool = False, **kwargs: Any
     ) -> tuple[Tensor, Any]:
@@ -136,7 +141,7 @@ class Transformer(HookedRootModule):
                 that does not exist.
         """
         self._check(tokens, mask, start_at_layer)
-        explicit = path == "explicit" or (path == "auto" and any(map(watched, self.hook_dict.values())))
+        explicit = path == "explicit" or (path == "auto" and self.is_watched)
         if mask is not None and not (explicit or torch.compiler.is_compiling()) and bool(mask.all()):
             mask = None  # plain causal attention has the faster kernel
         t = tokens.shape[1]
