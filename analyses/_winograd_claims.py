@@ -29,12 +29,21 @@ CROSSED = 0.25
 SOAKED = 0.5
 """The cue's weight alone has to move the answer by more than this."""
 
-IDS = ("accuracy", "scores_equal_on_unchanged", "row_cannot_differ", "two_hops", "cue_soaks_softmax")
+STORIES = {
+    "accuracy": "the model answers held-out sentences",
+    "scores_equal_on_unchanged": "first block: scores on unchanged words are equal",
+    "row_cannot_differ": "first block: the whole row cannot differ (the source's reading)",
+    "two_hops": "two hops by way of the deciding position",
+    "relay": "two hops by way of another word",
+    "cue_soaks_softmax": "the cue soaks up the softmax",
+}
+IDS = tuple(STORIES)
 
 
 def claims(study: Study) -> list[Claim]:
-    """All five, in the order in which a reader should meet them."""
-    return [accuracy(study), scores_equal(study), row_cannot_differ(study), two_hops(study), cue_soaks(study)]
+    """All six, in the order in which a reader should meet them."""
+    one_block = [accuracy(study), scores_equal(study), row_cannot_differ(study)]
+    return [*one_block, two_hops(study), relay(study), cue_soaks(study)]
 
 
 def claims_of(subject: Subject, budget: Budget, progress: Progress = lambda stage: None) -> list[Claim]:
@@ -71,7 +80,13 @@ def over_seeds(made: Mapping[int, Sequence[Claim]]) -> Table:
         n = sum(count.values())
         share = clopper_pearson(count["supported"], n) if n else None
         values = [c.value for c in here.values() if c.value is not None]
-        row: dict[str, Cell] = {"claim": id, "seeds": len(here), "applicable": n, **count}
+        row: dict[str, Cell] = {
+            "claim": id,
+            "story": STORIES[id.partition(".")[2]],
+            "seeds": len(here),
+            "applicable": n,
+            **count,
+        }
         row |= {key: getattr(share, end) if share else None for key, end in
                 (("share", "value"), ("low", "low"), ("high", "high"))}  # fmt: skip
         rows.append(row | {"values": ", ".join(f"{v:.2f}" for v in values)})
@@ -82,7 +97,7 @@ def over_seeds(made: Mapping[int, Sequence[Claim]]) -> Table:
         caption="Models trained alike from different seeds, each judged on its own test sentences. The share is of the "
         "seeds to which the claim applies; exact 95 % interval over seeds (Clopper & Pearson 1934).",
         columns=(
-            Column(key="claim", label="claim"),
+            Column(key="story", label="story"),
             Column(key="share", label="share supported", digits=2, low="low", high="high"),
             Column(key="supported", label="supported"),
             Column(key="contradicted", label="contradicted"),
@@ -162,7 +177,9 @@ def two_hops(study: Study) -> Claim:
     position; and with the lower layers' heads mean-ablated at that position alone, sentences whose answer is the
     candidate that they bring are no longer answered.
     """
-    statement = "Two hops: a lower layer brings a candidate to the deciding position, and a later one decides there"
+    statement = (
+        "Two hops by way of the deciding position: a lower layer brings a candidate there, and a later one decides"
+    )
     reason = _unmet(study)
     if not study.below:
         reason = "the model has one layer"
@@ -201,6 +218,35 @@ def two_hops(study: Study) -> Claim:
     )
     return _claim(
         "two_hops", statement, heads=heads, semantics=semantics, **(shown | {"verdict": verdict, "reason": story})
+    )
+
+
+def relay(study: Study) -> Claim:
+    """What a lower layer writes at another word than the deciding one is needed: a later layer fetches it from there.
+
+    The word and the candidate are chosen on validation sentences. A write at a word before the deciding one can reach
+    the answer only through the attention of a later layer.
+    """
+    general = "Two hops by way of another word: what a lower layer writes there, a later one fetches"
+    reason = _unmet(study)
+    if not study.below:
+        reason = "the model has one layer"
+    if reason or study.relay is None:
+        return _claim("relay", general, unit="accuracy", direction="below", reason=reason or "there is no other word")
+    place, role = study.relay
+    hop, of_role, name = study.lower[place], study.side.role == role, study.candidates[role]
+    if not of_role.any():
+        return _claim("relay", general, reason=f"no test sentence has the {name} noun as its answer")
+    gone = removed(study.side.accuracy[of_role], hop.accuracy[of_role], study.task.floor().accuracy)
+    shown = judged(gone)
+    shown["reason"] = f"sentences that mean the {name} noun (chosen on validation sentences): {gone.reason}"
+    return _claim(
+        "relay",
+        f"Two hops by way of \u2039{place}\u203a: what {hop.layers} writes there, a later layer fetches",
+        heads=tuple(str(h) for h in study.subject.heads if h.layer in study.below),
+        semantics=f"z of every head of {hop.layers} at \u2039{place}\u203a replaced by its mean over validation "
+        "sentences",
+        **shown,
     )
 
 
@@ -267,11 +313,15 @@ def answer(study: Study, made: Sequence[Claim]) -> Answer:
     most = int(np.nan_to_num(rises).argmax())
     crosses = f"{rises[most]:.2f} of the cue's effect reaches the deciding position in **L{most}**."
     hops = {
-        "supported": "Two hops there are borne out: a lower layer brings a candidate, a later one decides.",
-        "contradicted": "Two hops there, a candidate brought first and decided on later, are contradicted.",
-        "inconclusive": "Whether it takes two hops there, a candidate first and then the decision, is open.",
+        "supported": "Two hops by way of that position are borne out: a lower layer brings a candidate, a later one "
+        "decides.",
+        "contradicted": "That a candidate is brought to that position first and decided on later is contradicted.",
+        "inconclusive": "Whether a candidate is brought to that position first and decided on later is open.",
         "not_applicable": "",
     }[by_id["two_hops"].verdict]
+    if by_id["relay"].verdict == "supported" and study.relay is not None:
+        where = f"\u2039{study.relay[0]}\u203a"
+        hops += f" But there are two hops: what a lower layer writes at {where} is fetched by a later one."
     places = needed_at(study)
     if places:
         hops += f" The heads of {study.lower['answer'].layers} are needed at: {', '.join(places)}."

@@ -83,7 +83,8 @@ class Study:
         crossed: by layer 0 to n_layers, how much of the cue's effect stands at the deciding position when that layer
             is entered. layer: where it crosses most (chosen on validation). role: the candidate whose sentences need
             the lower layers most (chosen on validation; -1 in a one-layer model).
-        lower: place to what mean-ablating the lower layers' heads there does. acts: how the cue acts.
+        lower: place to what mean-ablating the lower layers' heads there does. relay: the place other than the deciding
+            position, and the candidate, that need it most (chosen on validation). acts: how the cue acts.
         singles, layers: effects of removing one head, and all heads of a layer. reference: of their means.
     """
 
@@ -96,6 +97,7 @@ class Study:
     layer: int
     role: int
     lower: Mapping[str, Hop]
+    relay: tuple[str, int] | None
     acts: tuple[Hop, ...]
     singles: Mapping[Head, Effect]
     layers: Mapping[int, Effect]
@@ -137,6 +139,8 @@ def conduct(subject: Subject, task: Task, batch: Batch, twin: Batch, budget: Bud
         hurt = _without(selection, reference, lower_layers, "answer").accuracy
         means = [hurt[selection.role == r].mean() if (selection.role == r).any() else 1.0 for r in _roles(task)]
         role = int(np.argmin(means))
+    others = [place for place in side.places if place != "answer"] if lower_layers else []
+    relay = _most_needed(task, selection, {p: _without(selection, reference, lower_layers, p) for p in others})
     lower = {place: _without(side, reference, lower_layers, place) for place in side.places} if lower_layers else {}
 
     progress("removing heads")
@@ -158,11 +162,23 @@ def conduct(subject: Subject, task: Task, batch: Batch, twin: Batch, budget: Bud
         layer=layer,
         role=role,
         lower=lower,
+        relay=relay,
         acts=tuple(_acts(side)),
         singles={h: effects[(h,)] for h in subject.heads},
         layers={group[0].layer: effects[group] for group in whole},
         reference=known,
     )
+
+
+def _most_needed(task: Task, side: Side, hops: Mapping[str, Hop]) -> tuple[str, int] | None:
+    """The place and the role whose sentences lose most when the lower layers' heads are replaced there alone."""
+    found = [
+        (float(hop.accuracy[side.role == role].mean()), place, role)
+        for place, hop in hops.items()
+        for role in _roles(task)
+        if (side.role == role).any()
+    ]
+    return min(found)[1:] if found else None
 
 
 def _roles(task: Task) -> range:

@@ -155,7 +155,21 @@ def test_two_hops_and_soaking_higher_up_are_recognised(two_layers):
     assert two_layers.lower["answer"].accuracy[of_first].mean() < 0.5
     assert two_layers.lower["answer"].accuracy[~of_first].mean() == 1
     assert needed_at(two_layers) == ["the deciding position"]
+    assert made["relay"].verdict == "contradicted"
+    assert two_layers.relay is not None
     assert all(two_layers.lower[place].accuracy.mean() == 1 for place in ("before the cue", "cue", "between"))
+
+
+def test_a_relay_by_another_word_is_two_hops_as_well(two_layers):
+    """Where replacing the lower layer at the cue alone takes away the sentences of one noun, the answer says so."""
+    hop = two_layers.lower["cue"]
+    lost = np.where(two_layers.side.role == 1, 0.0, 1.0)
+    study = replace(two_layers, relay=("cue", 1), lower={**two_layers.lower, "cue": replace(hop, accuracy=lost)})
+    made = by_name(claims(study))
+    assert made["relay"].verdict == "supported"
+    assert made["relay"].value == 0
+    assert "\u2039cue\u203a" in made["relay"].statement
+    assert "But there are two hops" in answer(study, claims(study)).text
 
 
 def test_both_steps_in_the_lower_layer_contradict_two_hops():
@@ -322,7 +336,7 @@ def test_the_answer_follows_the_verdicts(one_layer, two_layers):
     assert "**L0.H1** moves 1.00 of its weight" in one
     assert "hops" not in one
     assert "1.00 of the cue's effect reaches the deciding position in **L1**" in two
-    assert "Two hops there are borne out" in two
+    assert "Two hops by way of that position are borne out" in two
     assert "needed at: the deciding position." in two
     assert one.endswith("The cue decides by the attention that it soaks up.")
 
