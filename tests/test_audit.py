@@ -283,8 +283,13 @@ def with_pad(batch: Batch) -> Batch:
         (with_pad, r"sample\('{on}'\): mask contradicts tokens: .* got True at the token '_' \(sequence 1, pos"),
         (lambda b: dataclasses.replace(b, positions={"first": torch.full((len(b),), 99)}), r"positions\['first'\]"),
         (IndexError("list index out of range"), r"sample cannot draw the split '{on}': got IndexError: list index"),
+        (lambda b: None, r"sample\('{on}'\): .*sample gives no batch: expected a Batch, got None"),
+        (lambda b: dataclasses.replace(b, tokens=b.tokens.int()),
+         r"sample\('{on}'\): .*tokens is wrong: expected torch.int64"),
+        (lambda b: Batch(*(getattr(b, f).repeat(1, 2) for f in ("tokens", "mask", "targets", "scored"))),
+         r"sample\('{on}'\): .*tokens is wrong: expected torch.int64 \[\d+, at most 8\]"),
     ],
-    ids=["empty", "short", "answer", "mask", "pad", "position", "exception"],
+    ids=["empty", "short", "answer", "mask", "pad", "position", "exception", "nothing", "kind", "wide"],
 )  # fmt: skip
 def test_a_bad_task_is_one_line_that_names_file_and_field(what: Any, says: str, on: str) -> None:
     with pytest.raises(WorkbenchError, match=r"test_audit\.py.*" + says.replace("{on}", on)) as raised:
@@ -307,6 +312,19 @@ def test_splits_that_overlap_are_named() -> None:
     assert exact.different <= 400
     assert probe(found, "exact_copies").leaks
     assert "exact copies" in audits.sentence(found)
+
+
+def test_a_smaller_overlap_is_told_though_no_probe_leaks(clean: Audit) -> None:
+    assert "overlap" not in audits.sentence(clean)
+    overlap = tuple(
+        dataclasses.replace(o, share=0.2, low=0.18, high=0.22) if o.kind == "exact" else o for o in clean.overlap
+    )
+    found = dataclasses.replace(clean, overlap=overlap)
+    assert found.verdict == "clean"
+    said = audits.sentence(found)
+    assert "at least 20.0% of the test sequences are training sequences" in said
+    assert found.file in said
+    assert audits.findings(found)[0].level == "warning"
 
 
 def test_roles_and_allowed_probes_that_do_not_exist() -> None:
@@ -365,10 +383,12 @@ def test_an_audit_is_made_once(kept: Path) -> None:
     assert [p.name for p in (kept / "audit").iterdir()] == [f"{first.content}.json"]
     assert audits.cached(Planted("mark")).content != first.content
     assert audits.cached(Planted(), seed=1).content != first.content
-    # A damaged file is made again.
-    (kept / "audit" / f"{first.content}.json").write_text("{")
-    assert audits.cached(Planted(), progress=stages.append) == first
-    assert stages
+    # A damaged file is made again, also one that is JSON of another form.
+    for damage in ("{", "{}", "[]", '{"schema": 1}', '"x"', "3"):
+        (kept / "audit" / f"{first.content}.json").write_text(damage)
+        stages.clear()
+        assert audits.cached(Planted(), progress=stages.append) == first
+        assert stages
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,11 @@ def test_it_is_kept_by_the_content_of_the_task(monkeypatch: pytest.MonkeyPatch) 
     depth.keep(at)
     assert depth.cached(task) == at
     assert depth.cached(Successor(padded=True)) is None
+    with monkeypatch.context() as other:
+        other.setattr(depth, "_code", lambda: "other code")
+        assert depth.cached(task) is None
+    cache.write("depth", depth.key(task), {"schema": 1})
+    assert depth.cached(task) is None
     monkeypatch.setattr(depth, "TRAIN", TrainConfig(steps=7))
     assert depth.cached(task) is None
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from workbench.errors import WorkbenchError
+
+T = TypeVar("T")
 
 
 def folder() -> Path:
@@ -26,6 +31,15 @@ def read(kind: str, key: str) -> Any | None:
     try:
         return json.loads(_path(kind, key).read_bytes())
     except (OSError, ValueError):
+        return None
+
+
+def read_as(kind: str, key: str, make: Callable[[Any], T]) -> T | None:
+    """What ``make`` reads from the value kept under a key; None where there is none, or none that it can read."""
+    record = read(kind, key)
+    try:
+        return None if record is None else make(record)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, WorkbenchError):
         return None
 
 

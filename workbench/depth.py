@@ -144,8 +144,16 @@ def key(task: Task) -> str:
     """What a certificate and its runs are kept under: seeds can be added to it, everything else is part of it."""
     networks = [[n.name, dict(n.options)] for n in NETWORKS]
     return content.content_hash(
-        task, "depth", SCHEMA, networks, dict(MODEL), dataclasses.asdict(TRAIN), SEQUENCES, torch.__version__
+        task, "depth", SCHEMA, networks, dict(MODEL), dataclasses.asdict(TRAIN), SEQUENCES, torch.__version__, _code()
     )
+
+
+def _code() -> str:
+    """The hash of the code that trains and measures: a certificate of other code is made again."""
+    here = Path(__file__).parent
+    folders = (here / "model", here / "training")
+    files = [here / "rng.py", here / "metrics.py", *(file for folder in folders for file in folder.glob("*.py"))]
+    return content.files_hash(sorted(files))
 
 
 def plans(task: Task, seeds: Sequence[int]) -> list[Plan]:
@@ -194,8 +202,7 @@ def place(task: Task) -> Path:
 
 def cached(task: Task) -> Depth | None:
     """The certificate that is kept of a task, of however many seeds; None where there is none."""
-    record = cache.read("depth", key(task))
-    return None if record is None else from_json(record)
+    return cache.read_as("depth", key(task), from_json)
 
 
 def keep(depth: Depth) -> None:

@@ -14,6 +14,9 @@ SCHEMA = 1
 LEAK = 0.25
 """A probe leaks when the lower bound of its leak share lies above this."""
 
+OVERLAP = 0.01
+"""Test sequences that occur in training, as far as it was looked through: a share clearly above this is told."""
+
 SECTION = "Is the task sound?"
 AuditVerdict = Literal["clean", "leaks", "not_applicable"]
 
@@ -147,17 +150,24 @@ def sentence(audit: Audit) -> str:
             f"The task leaks: {', '.join(named)} right on held-out sequences, where chance is "
             f"{audit.probes[0].chance:.1%} ({audit.predictor})."
         )
-    most = audit.largest
+    most, beware = audit.largest, ""
+    exact = next((o for o in audit.overlap if o.kind == "exact" and o.low > OVERLAP), None)
+    if exact is not None:
+        beware = (
+            f" But the splits overlap: at least {exact.share:.1%} of the test sequences are training sequences "
+            f"(of {exact.drawn:,} looked through; sample in {audit.file})."
+        )
     share = "" if most.leak_share is None else f", a leak share of {most.leak_share:.2f}"
     return (
         f"No shortcut solves the task: the best probe ({most.title}) reaches {most.accuracy:.1%} where chance is "
-        f"{most.chance:.1%} ({audit.predictor}){share}."
+        f"{most.chance:.1%} ({audit.predictor}){share}.{beware}"
     )
 
 
 def findings(audit: Audit) -> list[Finding]:
     """The certificate as a section of a report: the verdict, the probes, the overlap of the splits."""
-    level: Literal["info", "warning"] = "info" if audit.verdict == "clean" else "warning"
+    fine = audit.verdict == "clean" and not any(o.kind == "exact" and o.low > OVERLAP for o in audit.overlap)
+    level: Literal["info", "warning"] = "info" if fine else "warning"
     positions = "the one scored position" if audit.single else "up to 2 scored positions, drawn at random,"
     chance = f"{audit.probes[0].chance:.3f} ({audit.predictor})"
     caption = (

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from workbench.errors import WorkbenchError, unknown_name
 from workbench.registry import ROOT
 from workbench.rng import numpy_stream, stream
 from workbench.task import Batch, Task
+from workbench.training.refusals import require_kinds
 
 CHUNK = 512
 """Sequences drawn at once: named sets of keys take ``pos * pos`` cells a sequence."""
@@ -92,11 +94,17 @@ def draw(task: Task, n: int, split: str, seed: int, name: str) -> list[Batch]:
     return chunks
 
 
-def _check(task: Task, batch: Batch, size: int, split: str) -> None:
+def _check(task: Task, batch: Any, size: int, split: str) -> None:
     where = place_of(task)
-    if len(batch) != size:
+    if isinstance(batch, Batch) and len(batch) != size:
         what = "the split is empty" if len(batch) == 0 else "the split has another size than asked"
         raise WorkbenchError(f"{where}: sample({split!r}): {what}", expected=f"{size} sequences", got=len(batch))
+    try:
+        require_kinds(batch, task, size)
+    except WorkbenchError as error:
+        raise WorkbenchError(
+            f"{where}: sample({split!r}): {error.problem}", expected=error.expected, got=error.got
+        ) from error
     batch.check(len(task.vocabulary), f"{task.name} ({where}, split {split!r})")
     pad = task.vocabulary.pad
     padding = torch.zeros_like(batch.mask) if pad is None else batch.tokens == pad

@@ -87,9 +87,9 @@ def code_version() -> str:
 
 def cached(task: Task, *, seed: int = 0, progress: Callable[[str], None] = lambda stage: None) -> Audit:
     """The audit of a task, from the cache where the same task was audited by the same code before."""
-    record = cache.read("audit", _content(task, seed))
-    if record is not None:
-        return from_json(record)
+    kept = cache.read_as("audit", _content(task, seed), from_json)
+    if kept is not None:
+        return kept
     made = audit(task, seed=seed, progress=progress)
     cache.write("audit", made.content, to_json(made))
     return made

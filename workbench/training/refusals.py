@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,9 +54,7 @@ def require_drawable(task: Task, batch_size: int, seed: int) -> None:
     mend = f"Mend sample in {_file(task)}."
     try:
         batch = task.sample(n, "train", stream(seed, "look"))
-        if not isinstance(batch, Batch):
-            raise WorkbenchError(f"task {task.name}: sample gives no batch", expected="a Batch", got=repr(batch)[:80])
-        _require_kinds(batch, task, n)
+        require_kinds(batch, task, n)
         batch.check(len(task.vocabulary), task.name)
     except WorkbenchError as error:
         raise WorkbenchError(error.problem, expected=error.expected, got=error.got, next_step=mend) from error
@@ -72,7 +71,11 @@ def _file(task: Task) -> str:
         return f"task {task.name}"
 
 
-def _require_kinds(batch: Batch, task: Task, n: int) -> None:
+def require_kinds(batch: Any, task: Task, n: int) -> None:
+    """Raise where ``sample`` gave no batch of ``n`` sequences within the context, or a field is of another kind."""
+    if not isinstance(batch, Batch):
+        raise WorkbenchError(f"task {task.name}: sample gives no batch", expected="a Batch", got=repr(batch)[:80])
+
     def require(ok: bool, field: str, expected: str, got: object) -> None:
         if not ok:
             raise WorkbenchError(f"task {task.name}: {field} is wrong", expected=expected, got=got)
