@@ -60,7 +60,7 @@ class TwoHops(Task):
         return self._vocabulary
 
     def sample(self, n: int, split: str, stream: torch.Generator) -> Batch:
-        """``n`` sequences; the splits differ by their streams alone (of 8 symbols and more, maps practically never recur).
+        """``n`` sequences; the splits differ by their streams alone (from 8 symbols on, maps practically never recur).
 
         Key masks, at questions: ``first_hop`` (the pair that holds f(a)) and, where scored, ``second_hop`` (the pair
         that holds f(f(a))).
