@@ -22,6 +22,8 @@ from workbench.findings import Heatmap, Panel
 
 VECTOR_CELLS = 1600
 NOTE = 0.19
+SMALLEST = 0.1
+"""Inches that a label of six points needs."""
 """Inches that a panel's note takes."""
 _HATCHED = 400
 
@@ -186,9 +188,11 @@ def _labels(axes: Axes, finding: Heatmap, panel: int, layout: _Layout, *, first:
         (axes.yaxis, finding.row_labels, layout.cell[1]),
         (axes.xaxis, finding.column_labels, layout.cell[0]),
     ):
-        every = max(1, math.ceil(0.15 / size))
+        # Narrow cells get smaller labels before any is left out.
+        every = max(1, math.ceil(SMALLEST / size))
         kept = range(0, len(labels), every)
         axis.set_ticks([i + 0.5 for i in kept], labels=[_tick(labels[i]) for i in kept])
+        axis.set_tick_params(labelsize=min(9.0, max(6.0, 72 * 0.8 * size * every)))
     longest = max((len(_tick(t)) for t in finding.column_labels), default=0)
     if longest * LETTER > layout.cell[0] * 0.95:
         for label in axes.get_xticklabels():

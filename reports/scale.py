@@ -85,7 +85,7 @@ def bar_entries(finding: Heatmap, panels: Sequence[np.ndarray], scale: Scale) ->
 def bar_width(finding: Heatmap, entries: Sequence[Entry]) -> float:
     """Inches for the bar with its labels and the room before it."""
     labels = max(len(e.label) for e in entries)
-    return max(0.55 + 0.07 * labels, 0.3 + 0.07 * min(16, len(finding.unit)))
+    return max(0.55 + 0.07 * labels, 0.3 + 0.07 * min(20, len(finding.unit)))
 
 
 def draw_bar(axes: Axes, finding: Heatmap, entries: Sequence[Entry], inches: float) -> None:
@@ -100,4 +100,4 @@ def draw_bar(axes: Axes, finding: Heatmap, entries: Sequence[Entry], inches: flo
         axes.plot([1.35, 1.6], [entry.at, y], color=colour, lw=0.6, clip_on=False)
         axes.text(1.95, y, entry.label, va="center_baseline", color=colour, fontsize=8.5)
     if finding.unit:
-        axes.text(-0.2, 1 + 0.1 / inches, short(glyphs(finding.unit), 16), color=soft, fontsize=8.5)
+        axes.text(-0.2, 1 + 0.1 / inches, short(glyphs(finding.unit), 20), color=soft, fontsize=8.5)
