@@ -166,7 +166,7 @@ def attention_findings(study: Study) -> list[Finding]:
                 section=LOOK,
                 title=f"Attention over test sequence {i + 1}",
                 caption="Each row is a query, each column a key it looks at; rows sum to 1. "
-                f"S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}."
+                + (f"S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}." if study.circuit else "")
                 + (f" Shown: {', '.join(cut)}." if cut else ""),
                 tokens=tuple(vocabulary.decode(shown.tokens[i, :length])),
                 patterns=torch.stack(patterns).cpu().numpy(),

@@ -16,6 +16,8 @@ from reports.escaping import glyphs, script_json, script_source, text
 from reports.parts import frame
 from workbench.findings import Interactive
 
+WAITING = "If this sentence stays, JavaScript is off, or the file is incomplete: then make the page again."
+
 
 def core_source() -> str:
     """The model and what is asked of it, as declarations: ``Engine``, ``serve`` and what they stand on."""
@@ -62,7 +64,7 @@ def figure(finding: Interactive, anchor: str) -> str:
     data = script_json(page_data(finding.payload))
     digest = hashlib.sha256(data.encode("ascii")).hexdigest()
     body = (
-        f'<div class="live-view" data-anchor="{anchor}"><p class="soft">The ablation view needs JavaScript.</p></div>'
+        f'<div class="live-view" data-anchor="{anchor}"><p class="soft">{WAITING}</p></div>'
         f'<script type="application/json" class="live-data" data-sha256="{digest}">{data}</script>'
     )
     return frame(finding, anchor, look="full", tool_names=(), body=body)
@@ -70,11 +72,13 @@ def figure(finding: Interactive, anchor: str) -> str:
 
 def _too_large(payload: Mapping[str, Any]) -> str:
     count, most = (f"{payload[key]:,}".replace(",", " ") for key in ("parameters", "most_parameters"))
-    folder = payload["run"]["folder"] if payload["run"] is not None else "RUN"
+    run = payload["run"]
+    words = ["workbench", "ablate", run["folder"] if run is not None else "RUN"]
+    words += [word for folder in (run["plugins"] if run is not None else ()) for word in ("--plugins", folder)]
     return (
         f'<p class="soft">The model has {count} parameters, and a page carries at most {most}. '
         "The same view runs on this machine with:</p>"
-        f'<div class="rerun"><pre tabindex="0"><code>{text(shlex.join(["workbench", "ablate", folder]))}</code></pre>'
+        f'<div class="rerun"><pre tabindex="0"><code>{text(shlex.join(words))}</code></pre>'
         '<button type="button" data-tool="copy">copy</button></div>'
     )
 

@@ -20,15 +20,18 @@ from analyses import ablation_view
 from reports.live import core_source, figure
 from tests import hand_models, small_models
 from tests.live_reference import hooked
-from workbench import live
+from workbench import live, training
 from workbench.analysis import Budget
+from workbench.app.pipeline import open_subject
 from workbench.components import all_parts
+from workbench.config import ModelConfig, TrainConfig
 from workbench.errors import WorkbenchError
 from workbench.findings import Interactive
 from workbench.findings_json import from_json, to_json
 from workbench.head_scores import HeadSets
 from workbench.measure import measure, run
 from workbench.registry import load_task
+from workbench.runs import open_run
 from workbench.statistics import mean_interval
 
 CLEAN = {"states": {}, "frozen": False, "at": []}
@@ -87,13 +90,29 @@ def test_logits_agree_with_pytorch_for_every_option(node: Node) -> None:
             expected.append((number, change, wanted[i]))
         jobs.append({"payload": live.payload(given, []), "calls": calls})
     answers = node(jobs)
-    assert all(0 < answer[0]["difference"] < 1e-5 for answer in answers)
+    assert all(0 < answer[0]["difference"] < 1e-6 for answer in answers)
     for answer, job in zip(answers, jobs, strict=True):
         assert answer[0]["passes"] == 4 * (3 + len(job["payload"]["ways"]))
     seen = [one for answer in answers for one in answer[1:]]
     for got, (number, change, wanted) in zip(seen, expected, strict=True):
         after = torch.tensor(got["logits"]["after"]).view_as(wanted)
         assert torch.allclose(after, wanted, atol=1e-5), (small_models.SHAPES[number], change)
+
+
+def test_the_shown_difference_is_the_page_s_and_not_pytorch_s_rounding(node: Node) -> None:
+    """Large weights, as training makes them: logits in float32 lie further from their own result in float64."""
+    subject = small_models.subject({"d_mlp": 12}, 1, padded=False)
+    with torch.no_grad():
+        for weight in subject.model.parameters():
+            weight *= 4
+    given = live.material(subject, n=8)
+    few = given.batch[: live.CHECKED_SEQUENCES]
+    clean = run(subject.model, few).logits
+    exact = torch.cat(list(live._checks(given)[1].values())[: len(few)]).view_as(clean)
+    assert exact.dtype == torch.float64
+    [answer] = node([{"payload": live.payload(given, []), "calls": [["agreement", None]]}])[0]
+    rounded = float(2**-24 * exact.abs().max())  # of the logits as they are stored
+    assert answer["difference"] < 1.5 * rounded < float((exact - clean).abs().max())
 
 
 def test_changes_are_not_all_alike() -> None:
@@ -313,6 +332,36 @@ def test_a_model_too_large_for_a_page_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert "workbench ablate RUN" in page
     assert "1 192 parameters, and a page carries at most 100" in page
     assert "live-data" not in page
+
+
+PLUGIN = """\"\"\"A task of a user's own.\"\"\"
+from tasks.repeated_tokens import TASK as GIVEN
+class Own(type(GIVEN)):
+    pass
+TASK = Own(n_ctx=16, d_vocab=12, period_min=2, period_max=5)
+"""
+
+
+def test_a_run_is_named_so_that_it_opens_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("plugins", "others"):
+        (tmp_path / name / "tasks").mkdir(parents=True)
+        (tmp_path / name / "tasks" / "own_words.py").write_text(PLUGIN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    load_task("own_words", plugins=["others"])
+    shape = ModelConfig(d_vocab=12, n_ctx=16, n_heads=1, d_model=8)
+    run_of = training.train(
+        load_task("own_words", plugins=["plugins"]), shape, TrainConfig(steps=1), 0, Path("runs/own")
+    )
+    subject = open_subject(open_run("runs/own"), ["plugins"])
+    assert str(subject.run.folder) == "runs/own"  # type: ignore[union-attr]
+    found = live.payload(live.material(subject, n=8), [], "server")["run"]
+    assert found == {
+        "hash": run_of.hash, "folder": str(tmp_path / "runs" / "own"), "plugins": [str(tmp_path / "plugins")]
+    }  # fmt: skip
+    monkeypatch.setattr(live, "MOST_PARAMETERS", 100)
+    large = live.payload(live.material(subject, n=8), [])
+    page = figure(Interactive(id="live", title="Live", payload=large), "live")
+    assert f"workbench ablate {tmp_path}/runs/own --plugins {tmp_path}/plugins<" in page
 
 
 def test_the_analysis_offers_the_planted_sets_by_name() -> None:

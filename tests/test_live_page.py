@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import csv
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 Opener = Callable[..., "Opened"]
 TASK = {"n_ctx": 32, "d_vocab": 25, "period_min": 4, "period_max": 10}
 CELL = "[data-head='{}']"
+FAMILY = "👩‍👩‍👧‍👦"
+STRANGE = ("var(--c1)", "=1+1", f"abcdef{FAMILY * 4}", "שלום", "-2", "@a", "x")
+"""The third is cut after its second family."""
 
 
 def page_of(finding: Interactive) -> str:
@@ -64,17 +68,26 @@ class Hostile(small_models.Random):
         return Vocabulary((*HOSTILE_TOKENS[:6], 'say "a"'), pad=0)
 
 
+class Strange(small_models.Random):
+    """Random sequences whose tokens look like colours or formulas, run from right to left, or are long emoji."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(STRANGE, pad=0)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("live")
     task = load_task("repeated_tokens", TASK)
     shape = ModelConfig(d_vocab=25, n_ctx=32, n_heads=2, d_model=16, d_mlp=24)
     training.train(task, shape, TrainConfig(steps=30, batch_size=8), 0, folder / "run")
-    hostile = Hostile(padded=True)
+    hostile, strange = Hostile(padded=True), Strange(padded=False)
     subjects = {
         "planted": planted(),
         "run": open_run(folder / "run"),
         "hostile": Subject(small_models.model({"d_mlp": 12}), hostile.vocabulary, hostile),
+        "strange": Subject(small_models.model({"d_mlp": 12}), strange.vocabulary, strange),
     }
     for name, subject in subjects.items():
         (folder / f"{name}.html").write_text(page_of(finding_of(subject)), encoding="utf-8")
@@ -290,6 +303,7 @@ BY_HAND = (
     ("zero=L9.H0", "there is no part L9.H0"),
     ("zero=L1.H0&mean=L1.H0", "it sets L1.H0 twice"),
     ("zero=<img src=x onerror=alert(1)>", "there is no part <img src=x onerror=alert(1)>"),
+    ("draw=1", "its samples were drawn by a served page; open it there, with workbench ablate"),
     ("sample=64", "sample is 0 to 63, not 64"),
     ("sample=-1", "sample is 0 to 63, not -1"),
     ("tokens=1.2.99", "A token id lies outside the vocabulary (0 to 24)"),
@@ -356,6 +370,213 @@ def test_typed_tokens_are_used_or_refused_in_one_sentence(open_page: Opener) -> 
     assert opened.troubles == []
 
 
+def shows_nothing(opened: Opened) -> None:
+    """No figure of an older sequence or change is left, on the page or to be taken out of it."""
+    page = opened.page
+    expect(page.locator("[data-export='tokens.csv']")).to_be_disabled()
+    assert page.locator(":is(.lv-predictions, .lv-losses) svg, .lv-rows tbody tr").count() == 0
+    assert page.locator(".lv-cover:visible").count() == 3
+    assert page.locator(".lv-mark:visible").count() == 0
+    assert "Nothing to show" in opened.text(".lv-read")
+    for name in ("attention", "next-token", "per-token"):
+        for kind in ("svg", "png"):
+            assert page.locator(f"[data-export='{name}.{kind}']").is_disabled()
+
+
+def test_what_cannot_be_computed_leaves_nothing_of_the_older_result(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page, places = opened.page, opened.page.get_by_label("Positions at which parts are replaced")
+    page.locator(CELL.format("L1.H0")).click()
+    places.fill("20")
+    places.press("Enter")
+    opened.settle()
+    type_tokens(page, "<bos> t1 t2 t1")
+    expect(page.locator(".lv-tokens button")).to_have_count(4)
+    shows_nothing(opened)
+    why = "Your own tokens have 4 tokens, so no position 20; use 0 to 3, or leave this empty."
+    assert opened.text(".lv-controls .lv-wrong") == why
+    assert places.get_attribute("aria-invalid") == "true"
+    assert page.locator(".lv-trouble").is_hidden()
+    places.fill("2")
+    places.press("Enter")
+    expect(page.locator(".lv-predictions")).to_contain_text("position 3")
+    expect(page.locator("[data-export='attention.svg']")).to_be_enabled()
+    assert opened.text(".lv-controls .lv-wrong") == ""
+    assert places.get_attribute("aria-invalid") is None
+    with download(page, "tokens.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 4
+    assert opened.troubles == []
+
+
+def test_a_late_answer_does_not_replace_a_refusal(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page, places = opened.page, opened.page.get_by_label("Positions at which parts are replaced")
+    places.fill("20")
+    places.press("Enter")
+    opened.settle()
+    page.evaluate("""() => {
+      document.querySelector("[data-head='L1.H0']").click();
+      document.querySelector(".lv-sequence [aria-expanded]").click();
+      document.querySelector(".lv-edit textarea").value = "t1 t2";
+      document.querySelector(".lv-edit").requestSubmit();
+    }""")
+    opened.settle()
+    shows_nothing(opened)
+
+
+def test_a_preset_is_the_whole_change_and_reset_mends(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page, places = opened.page, opened.page.get_by_label("Positions at which parts are replaced")
+    preset = page.locator("[data-preset='without the induction heads']")
+    page.locator("[data-control=frozen]").check()
+    places.fill("3")
+    places.press("Enter")
+    preset.click()
+    assert not page.locator("[data-control=frozen]").is_checked()
+    assert places.input_value() == ""
+    assert opened.score() == pytest.approx(library_score(planted(), {"L1.H0": "mean"}), abs=1e-4)
+    assert preset.get_attribute("aria-pressed") == "true"
+    page.locator("[data-control=frozen]").check()
+    assert preset.get_attribute("aria-pressed") == "false"
+    page.locator("[data-control=frozen]").uncheck()
+    places.fill("3")
+    places.press("Enter")
+    assert preset.get_attribute("aria-pressed") == "false"
+    page.locator("[data-control=frozen]").check()
+    assert page.locator(".lv-printed").is_hidden()
+    page.emulate_media(media="print")
+    assert opened.text(".lv-printed") == "Changed: mean: L1.H0; every attention pattern held; at positions 3."
+    page.emulate_media(media="screen")
+    for mend in (page.get_by_role("button", name="reset"), preset):
+        places.fill("nowhere")
+        places.press("Enter")
+        assert opened.trouble().startswith("nowhere is no position")
+        mend.click()
+        assert (places.input_value(), places.get_attribute("aria-invalid")) == ("", None)
+        assert opened.text(".lv-controls .lv-wrong") == ""
+
+
+def test_inverting_twice_gives_every_state_back(open_page: Opener) -> None:
+    opened = open_page("hostile")
+    page, names = opened.page, ("L0.H0", "L0.H1", "L0.mlp", "L1.H0", "L1.H1", "L1.mlp")
+    for head, clicks in (("L0.H0", 2), ("L0.mlp", 1), ("L1.H1", 1)):
+        for _ in range(clicks):
+            page.locator(CELL.format(head)).click()
+    before = [opened.state(name) for name in names]
+    assert before == ["mean", "on", "zero", "on", "zero", "on"]
+    page.get_by_role("button", name="invert").click()
+    inverted = [opened.state(name) for name in names]
+    assert [state == "on" for state in inverted] == [True, False, False, False, True, True]
+    page.get_by_role("button", name="invert").click()
+    assert [opened.state(name) for name in names] == before
+
+
+def test_a_quick_drag_skips_no_cell(open_page: Opener) -> None:
+    opened = open_page("hostile")
+    page = opened.page
+    page.locator(CELL.format("L0.H0")).scroll_into_view_if_needed()
+    first, last = (page.locator(CELL.format(name)).bounding_box() for name in ("L0.H0", "L0.mlp"))
+    assert first is not None
+    assert last is not None
+    page.mouse.move(first["x"] + 9, first["y"] + 9)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 9, last["y"] + 9, steps=1)
+    page.mouse.up()
+    assert [opened.state(name) for name in ("L0.H0", "L0.H1", "L0.mlp", "L1.H0")] == ["zero", "zero", "zero", "on"]
+
+
+def test_escape_releases_wherever_the_focus_is(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page = opened.page
+    page.locator(".lv-losses svg").click(position={"x": 150, "y": 60})
+    expect(page.locator(".lv-tokens [aria-pressed=true]")).to_have_count(1)
+    assert page.evaluate("document.activeElement === document.body")
+    page.keyboard.press("Escape")
+    assert page.locator(".lv-tokens [aria-pressed=true]").count() == 0
+
+
+def test_strange_tokens_come_out_as_they_are(open_page: Opener) -> None:
+    opened = open_page("strange")
+    page = opened.page
+    type_tokens(page, " ".join(STRANGE[:6]))
+    expect(page.locator(".lv-tokens button")).to_have_count(6)
+    page.locator(".lv-tokens button").nth(3).click()
+    assert page.locator(".lv-read bdi").first.text_content() == STRANGE[3]
+    page.locator("[data-export='attention.svg']:enabled").wait_for()
+    source = download(page, "attention.svg").read_text(encoding="utf-8")
+    texts = [element.text for element in ElementTree.fromstring(source).iter() if element.tag.endswith("text")]
+    assert texts.count("var(--c1)") == 0  # nine letters, of which eight are shown
+    assert texts.count("var(--c…") == 6
+    assert texts.count(f"abcdef{FAMILY}…") == 6
+    assert texts.count("key") == texts.count("query") == 3
+    assert {"0", "1", "−1", "+1", "Attention of L1.H0"} <= set(texts)
+    source = download(page, "next-token.svg").read_text(encoding="utf-8")
+    texts = [element.text for element in ElementTree.fromstring(source).iter() if element.tag.endswith("text")]
+    assert {"var(--c1)", f"abcdef{FAMILY * 2}…", "שלום"} & set(texts)
+    assert not [text for text in texts if text and "\u200d…" in text]
+    with download(page, "tokens.csv").open(encoding="utf-8", newline="") as file:
+        tokens = [row["token"] for row in csv.DictReader(file)]
+    assert tokens == ["var(--c1)", "'=1+1", STRANGE[2], STRANGE[3], "'-2", "'@a"]
+    assert opened.troubles == []
+
+
+def test_nothing_is_told_before_the_guess(open_page: Opener) -> None:
+    """Whatever the page shows, says or gives away while the effect is concealed is the same under another change."""
+    opened = open_page("planted")
+    page = opened.page
+    page.locator("[data-control=guessing]").check()
+    given = []
+    for head in ("L1.H0", "L1.H1"):
+        page.get_by_role("button", name="reset").click()
+        page.locator(CELL.format(head)).click()
+        page.locator(".lv-attention select").select_option("L0.H0")
+        opened.settle()
+        page.locator("[data-export='tokens.csv']:enabled").wait_for()
+        drawn = [
+            download(page, name).read_text(encoding="utf-8")
+            for name in ("attention.svg", "next-token.svg", "tokens.csv")
+        ]
+        told = [page.locator(part).inner_html() for part in (".lv-score", ".lv-predictions", ".lv-losses", ".lv-read")]
+        expect(page.locator(".live-view > [role=status]")).to_contain_text("guess the accuracy")
+        told.append(opened.text(".live-view > [role=status]").replace(head, "HEAD"))
+        given.append([*[text.replace(head, "HEAD") for text in drawn], *told])
+    for one, other in zip(*given, strict=True):
+        assert one == other
+    rows = list(csv.DictReader(io.StringIO(given[0][2])))
+    assert {row["loss_after"] + row["likeliest_after"] + row["logit_difference_after"] for row in rows} == {""}
+    page.get_by_label("Your guess of the accuracy after").fill("40")
+    page.get_by_role("button", name="reveal").click()
+    assert page.locator(".lv-predictions svg").get_attribute("aria-label").count(", then ") >= 4
+
+
+def test_a_reader_who_listens_hears_the_new_score(open_page: Opener) -> None:
+    opened = open_page("planted")
+    opened.page.locator(CELL.format("L1.H0")).click()
+    after = opened.score()
+    before = opened.score("before")
+    said = f"zero: L1.H0: accuracy {100 * after:.1f} %, before {100 * before:.1f} %"
+    assert opened.text(".live-view > [role=status]") == said
+    assert {m.get_attribute("role") for m in opened.page.locator(".lv-map").all()} == {"application"}
+
+
+def test_a_page_that_was_cut_says_what_to_do(browser: Browser, files: dict[str, Path], tmp_path: Path) -> None:
+    source = files["planted"].read_bytes()
+    path = tmp_path / "half.html"
+    path.write_bytes(source[: source.index(b'"data":"') + 1000])
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert "the file is incomplete: then make the page again" in page.locator(".live-view").inner_text()
+    context.close()
+
+
+def test_the_score_s_interval_is_drawn_as_wide_as_it_is(open_page: Opener) -> None:
+    opened = open_page("planted")
+    lines = opened.page.locator(".lv-axis line[stroke-width='6']")
+    assert lines.count() == 2
+    assert {line.evaluate("e => getComputedStyle(e).strokeLinecap") for line in lines.all()} == {"butt"}
+
+
 def test_a_damaged_page_says_so_and_shows_no_number(open_page: Opener) -> None:
     opened = open_page("damaged", ready=False)
     assert opened.trouble().startswith("The model in this page is damaged")
@@ -415,7 +636,7 @@ def test_guess_first_then_reveal(open_page: Opener) -> None:
     assert page.locator(".lv-cover:visible").count() == 2
 
 
-def test_the_python_lines_give_the_shown_score(open_page: Opener) -> None:
+def test_the_python_lines_give_the_shown_score(open_page: Opener, files: dict[str, Path]) -> None:
     opened = open_page("run")
     page = opened.page
     lines = page.locator("[data-python] code")
@@ -439,11 +660,31 @@ def test_the_python_lines_give_the_shown_score(open_page: Opener) -> None:
         with contextlib.redirect_stdout(out):
             exec(code, {})
         assert float(out.getvalue()) == pytest.approx(shown, abs=1e-4)
+        assert f"workbench.open({json.dumps(str(files['run'].parent / 'run'))})" in code
         said.append(code)
     assert 'Zero("L0.H0")' in said[1]
     assert "frozen_patterns=True, at=(5, 9,)" in said[2]
     assert "Joint((" in said[2]
     assert opened.troubles == []
+
+
+def test_the_python_lines_name_the_plugin_folders(browser: Browser, tmp_path: Path) -> None:
+    finding = finding_of(planted())
+    plugins = ['/a "folder"/of mine', "/ü"]
+    run = {"hash": "0" * 64, "folder": "/runs/own", "plugins": plugins}
+    path = tmp_path / "page.html"
+    path.write_text(page_of(Interactive(id="x", title="x", payload={**finding.payload, "run": run})), encoding="utf-8")
+    context = browser.new_context(offline=True)
+    opened = watched(context)
+    opened.page.goto(path.as_uri())
+    opened.settle()
+    [line] = [
+        line for line in opened.page.locator("[data-python] code").text_content().splitlines() if ".open(" in line
+    ]
+    call = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+    assert ast.literal_eval(call.args[0]) == "/runs/own"
+    assert [(word.arg, ast.literal_eval(word.value)) for word in call.keywords] == [("plugins", plugins)]
+    context.close()
 
 
 def download(page: Page, name: str) -> Path:
@@ -463,6 +704,9 @@ def test_figures_and_tokens_come_out(open_page: Opener) -> None:
         assert ElementTree.fromstring(source).tag == "{http://www.w3.org/2000/svg}svg"
         assert "var(" not in source
         assert "#5b6169" in source  # the light theme's, as in print
+        assert "Changed: zero: L1.H0." in source
+        assert f"repeated_tokens, model {live.model_hash(planted())[:12]}, " in source
+        assert ("test sequence 1 of 64" in source) == (name != "score")
         image = download(page, f"{name}.png").read_bytes()
         assert image.startswith(b"\x89PNG")
         assert len(image) > 2_000
@@ -512,6 +756,35 @@ def test_everything_fits_and_is_drawn(open_page: Opener, name: str, width: int, 
     )
     assert overflowing == []
     assert opened.troubles == []
+
+
+def test_a_view_without_an_address_offers_no_link_and_leaves_nothing(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page = opened.page
+    mounted = page.evaluate("""() => {
+      const element = document.body.appendChild(document.createElement("div"));
+      const data = JSON.parse(document.querySelector("script.live-data").textContent);
+      const view = AblationView.mount(element, data, { fragment: false });
+      const named = [...element.querySelectorAll("footer button")].map((button) => button.textContent);
+      view.destroy();
+      return [named, element.childNodes.length];
+    }""")
+    assert mounted == [["copy as Python", "CSV"], 0]
+    assert page.get_by_role("button", name="copy link").count() == 1
+    page.keyboard.press("Escape")
+    assert opened.troubles == []
+
+
+def test_a_link_replaces_positions_that_were_mistyped(open_page: Opener) -> None:
+    opened = open_page("planted")
+    page, places = opened.page, opened.page.get_by_label("Positions at which parts are replaced")
+    places.fill("nowhere")
+    places.press("Enter")
+    assert opened.trouble().startswith("nowhere is no position")
+    link = f"#ablate?view=ablation.view&model={live.model_hash(planted())[:16]}&at=3"
+    page.evaluate("words => { location.hash = words; }", link)
+    expect(places).to_have_value("3")
+    assert places.get_attribute("aria-invalid") is None
 
 
 def test_every_control_has_a_name_and_the_focus_a_sensible_order(open_page: Opener) -> None:
@@ -578,5 +851,14 @@ def test_a_served_page_asks_its_server_in_the_same_words(browser: Browser) -> No
     assert asked[-1]["draw"] == 1
     opened.page.locator(CELL.format("L0.H0")).click()
     assert opened.trouble() == "The server says no."
-    assert opened.troubles == []
+    assert opened.text(".lv-sequence .lv-wrong") == "The server says no."
+    shows_nothing(opened)
+    opened.page.locator(CELL.format("L0.H0")).click()
+    opened.page.locator("[data-export='tokens.csv']:enabled").wait_for()
+    context.unroute("http://ablate.test/**")
+    context.route("http://ablate.test/**", lambda route: route.abort())
+    opened.page.get_by_role("button", name="next sample").click()
+    expect(opened.page.locator(".lv-trouble")).to_contain_text("The server does not answer")
+    shows_nothing(opened)
+    assert {trouble for trouble in opened.troubles if "ERR_FAILED" not in trouble} == set()
     context.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.resources
 import json
 import math
 import re
@@ -196,6 +197,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "long": [figure()],
         "two": [figure(300, patterns=patterns(300, 2), names=NAMES[:2]), figure(90), short_figure()],
         "hostile": [figure(70, tokens=tokens, patterns=broken, names=(IMAGE, SCRIPT, "L1.H0", "L1.H1"))],
+        "formulas": [figure(70, tokens=("@SUM(A1)",) * 70, patterns=patterns(70, 2), names=("=1+1", "L0.H1"))],
         "blocks": [figure(1_100, patterns=patterns(1_100, 2), names=NAMES[:2])],
         "short": [short_figure(n=48)],
     }  # fmt: skip
@@ -359,6 +361,40 @@ def test_a_click_locks_and_escape_releases(opened: Opener):
     page.locator(".words span").nth(70).click()
     page.locator(".map").hover(position=at(page, 60, 10))
     assert seen(page) == said(2, 60, 10)
+
+
+def test_escape_releases_wherever_the_focus_is(opened: Opener):
+    page = opened("two", ready=".circuitsvis canvas")
+    views = page.locator(".long-view")
+    for i in range(2):
+        views.nth(i).locator(".words span").nth(30).click()
+    page.locator("h1").click()
+    page.evaluate("document.activeElement.blur()")
+    settle(page)
+    assert [text.startswith("Locked") for text in page.locator(".state").all_inner_texts()] == [True, True]
+    page.keyboard.press("Escape")
+    settle(page)
+    assert [text.startswith("Locked") for text in page.locator(".state").all_inner_texts()] == [False, False]
+    before = page.locator(".long-view [role=status]").first.inner_text()
+    assert before == "released"
+    page.evaluate("document.querySelector('.long-view [role=status]').textContent = 'said earlier'")
+    page.keyboard.press("Escape")  # nothing is held: nothing is said
+    settle(page)
+    assert page.locator(".long-view [role=status]").first.inner_text() == "said earlier"
+
+
+def test_what_is_read_out_holds_what_is_seen(opened: Opener):
+    page = opened("long")
+    page.locator(".words span").nth(30).click()
+    settle(page)
+    buttons = page.eval_on_selector_all(
+        ".long-view button",
+        "all => all.map(b => [b.innerText.split('\\n').filter(Boolean), b.getAttribute('aria-label')])",
+    )
+    assert len(buttons) == 4 + 5
+    for seen_, named in buttons:
+        assert seen_
+        assert all(text in named for text in seen_), (seen_, named)
 
 
 def test_everything_by_keyboard(opened: Opener):
@@ -527,6 +563,27 @@ def test_pictures_and_numbers_come_out(opened: Opener):
         name, data = download(page, page.locator(f"button[data-tool={tool}]"))
         assert name == f"long.patterns.{tool}"
         assert len(data) > 20_000
+
+
+def test_a_token_like_a_formula_is_a_text_in_the_table_and_letters_stay_whole(opened: Opener):
+    page = opened("formulas")
+    _, data = download(page, page.get_by_role("button", name="save the shown head's weights as CSV"))
+    row = next(csv.DictReader(data.decode().splitlines()))
+    assert (row["head"], row["query_token"], row["key_token"]) == ("'=1+1", "'@SUM(A1)", "'@SUM(A1)")
+    assert "-" not in row["weight"]
+    family = "👩‍👩‍👧‍👦"
+    source = importlib.resources.files("reports").joinpath("assets", "long_attention_plot.js").read_text("utf-8")
+    cut = page.evaluate(
+        "text => {"
+        + source
+        + """
+          const context = document.createElement("canvas").getContext("2d");
+          return Array.from({ length: 60 }, (_, room) => clipped(context, text, room * 4));
+        }""",
+        family * 6,
+    )
+    assert set(cut) >= {family * 6, family + "…"}
+    assert set(cut) <= {family * 6, *(family * n + "…" for n in range(1, 6))}
 
 
 def test_print_is_a_still_picture(opened: Opener):

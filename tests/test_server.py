@@ -118,6 +118,9 @@ def test_a_fault_of_the_question_is_one_line(site: Server) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("no token", {"method": "GET", "path": "/"}, 404, "Not Found"),
+    ("no token to ask", {"path": "/message", "body": SCORE}, 404, "Not Found"),
+    ("no token, a name", {"method": "GET", "path": "/favicon.ico"}, 404, "Not Found"),
+    ("token without its slash", {"method": "GET", "path": "/{token}"}, 404, "Not Found"),
     ("wrong token", {"method": "GET", "path": "/" + "x" * 43 + "/"}, 404, "ends in a token"),
     ("wrong token to ask", {"path": "/x/message", "body": SCORE}, 404, "ends in a token"),
     ("not ASCII", {"method": "GET", "path": "/%C3%A9%00/"}, 404, "ends in a token"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +25,7 @@ from workbench.errors import WorkbenchError, unknown_name
 from workbench.measure import run
 from workbench.model.transformer import Transformer
 from workbench.reference import Pairing, ReferenceSet, build_reference
+from workbench.registry import find
 from workbench.rng import numpy_stream
 from workbench.subject import Subject
 from workbench.task import Batch
@@ -122,12 +125,12 @@ def payload(given: Material, presets: Sequence[Preset], backend: Backend = "page
     Raises:
         WorkbenchError: a foreign model for the page.
     """
-    subject, run_of = given.subject, given.subject.run
+    subject = given.subject
     count = parameters(subject)
     made: dict[str, Any] = {
         "format": FORMAT,
         "backend": backend,
-        "run": {"hash": run_of.hash, "folder": str(run_of.folder)} if run_of is not None else None,
+        "run": _run(subject),
         "model": model_hash(subject),
         "config": asdict(subject.config),
         "parameters": count,
@@ -206,6 +209,24 @@ def _bytes(tensor: Tensor) -> bytes:
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy(), dtype="<f4").tobytes()
 
 
+def _run(subject: Subject) -> dict[str, Any] | None:
+    """Where the run lies, and the plugin folders that its task needs, so that both are found from any folder."""
+    if subject.run is None:
+        return None
+    folder, name = str(subject.run.folder.resolve()), subject.run.task_name
+    plugins = [] if name in find("tasks") else _task_folders(name, subject)
+    return {"hash": subject.run.hash, "folder": folder, "plugins": plugins}
+
+
+def _task_folders(name: str, subject: Subject) -> list[str]:
+    """The plugin folders whose file ``tasks/NAME.py`` defines the subject's task; two may hold files of one name."""
+    return sorted(
+        str(Path(str(module.__file__)).resolve().parent.parent)
+        for module_name, module in list(sys.modules.items())
+        if module_name.endswith(f".tasks.{name}") and type(getattr(module, "TASK", None)) is type(subject.task)
+    )
+
+
 def _task(subject: Subject) -> dict[str, Any]:
     if subject.task is None:
         raise WorkbenchError("the ablation view needs a task", next_step="Give Subject a task.")
@@ -219,8 +240,10 @@ def _task(subject: Subject) -> dict[str, Any]:
 
 
 def _checks(given: Material) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Passes that the page repeats when it opens, and PyTorch's logits at some positions of each.
+    """Passes that the page repeats when it opens, and PyTorch's logits at some positions of each, in float64.
 
+    In float32 the logits of a trained model lie up to 5e-5 from their own result in float64: what the page would show
+    is PyTorch's rounding and not a fault.
     The first sequences clean, with half of the parts in each state, with half in mixed states under frozen patterns,
     and with half replaced at one position. They are paired among themselves.
     """
@@ -239,8 +262,10 @@ def _checks(given: Material) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     changes.append({"states": half(given.ways), "frozen": True, "at": []})
     changes.append({"states": half(given.ways), "frozen": False, "at": [int(batch.mask.sum(1).min()) // 2]})
     checks, stored = [], {}
+    exact = Transformer(subject.config).to(torch.float64)
+    exact.load_state_dict(subject.model.state_dict())
     for number, change in enumerate(changes):
-        logits = run(subject.model, batch, intervention(change, few)).logits
+        logits = run(exact, batch, intervention(change, few)).logits
         for sequence in range(len(batch)):
             real = batch.mask[sequence].nonzero()[:, 0]
             rows = real[torch.linspace(0, len(real) - 1, min(CHECKED_ROWS, len(real))).round().long()]

@@ -28,8 +28,8 @@ function build(root) {
   const reading = html("dl", {}, pair("query", query), pair("key", key), pair("weight", weight), pair("row’s largest", row));
   const state = html("p", { className: "state" });
   const status = html("p", { className: "unseen", role: "status" });
-  const ask = (textContent, named, act) => {
-    const button = html("button", { type: "button", textContent, label: named });
+  const ask = (textContent, does, act) => {
+    const button = html("button", { type: "button", textContent, label: `${textContent}: ${does}` });
     button.addEventListener("click", act);
     return button;
   };
@@ -46,13 +46,13 @@ function build(root) {
       mark.style.left = `${100 * Math.sqrt(tick)}%`;
       return mark;
     }));
+  ramp.style.forcedColorAdjust = "none";
   ramp.style.background = `linear-gradient(90deg,${Array.from({ length: 11 }, (_, i) => `var(--s${10 * i})`)})`;
   const missing = data.marks.includes("n/a") ? [html("p", { className: "missing", textContent: "weight not defined (n/a)" })] : [];
   const hint = html("p", { className: "hint", id: `${figure.id}--hint`, textContent: HINT });
   const heads = names.map((name, i) => {
-    const mark = data.marks[i];
-    const button = html("button", { type: "button", role: "radio", label: mark ? `${name}, ${mark}` : name },
-      html("canvas"), html("bdi", { textContent: name }), html("small", { textContent: mark }));
+    const button = html("button", { type: "button", role: "radio" },
+      html("canvas"), html("bdi", { textContent: name }), html("small"));
     button.addEventListener("click", () => choose(i));
     return button;
   });
@@ -113,7 +113,9 @@ function build(root) {
       button.setAttribute("aria-checked", i === head);
       button.tabIndex = i === head ? 0 : -1;
       const code = cursor && data.code(i, cursor.q, cursor.k);
-      button.lastChild.textContent = cursor ? shortWeight(code) : data.marks[i];
+      const small = cursor ? shortWeight(code) : data.marks[i];
+      button.lastChild.textContent = small;
+      button.setAttribute("aria-label", small ? `${names[i]}, ${small}` : names[i]);
     });
     const name = (i) => `${labels[i].text} (${labels[i].at})`;
     query.textContent = cursor ? name(cursor.q) : "–";
@@ -277,7 +279,7 @@ function build(root) {
     onQuery(q);
     tell();
   });
-  root.addEventListener("keydown", (event) => { if (event.key === "Escape") release(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && cursor) release(); });
   let wide = 0;
   new ResizeObserver(() => {
     if (map.clientWidth !== wide) redraw("size");

@@ -41,6 +41,9 @@ function material(figure) {
   };
 }
 
+// A spreadsheet takes a text that begins like a formula for one, so an apostrophe stands before it.
+const plain = (text) => text.replace(/^[=+\-@\t\r]/, "'$&");
+
 function csv(data, head) {
   const codes = data.levels(head)[0].codes;
   const lines = ["head,query,query_token,key,key_token,weight,within"];
@@ -49,7 +52,7 @@ function csv(data, head) {
       const code = codes[q * data.size + k];
       const numbers = code === MISSING ? ["", ""] : [weightOf(code).toFixed(6), within(code).toFixed(6)];
       const [query, key] = [data.labels[q], data.labels[k]];
-      lines.push([data.heads[head], query.at, query.raw, key.at, key.raw, ...numbers].map(field).join(","));
+      lines.push([plain(data.heads[head]), query.at, plain(query.raw), key.at, plain(key.raw), ...numbers].map(field).join(","));
     }
   }
   return lines.join("\r\n") + "\r\n";

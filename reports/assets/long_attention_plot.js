@@ -50,9 +50,13 @@ function drawCells(context, place, ratio, levels, causal, window, colours) {
   return every;
 }
 
+// Letters as a reader counts them: an emoji of several code points is one.
+const segmenter = globalThis.Intl?.Segmenter ? new Intl.Segmenter() : null;
+const lettersOf = (text) => (segmenter ? Array.from(segmenter.segment(text), ({ segment }) => segment) : [...text]);
+
 function clipped(context, label, room) {
   if (context.measureText(label).width <= room) return label;
-  const letters = [...label];
+  const letters = lettersOf(label);
   while (letters.length > 1 && context.measureText(letters.join("") + "…").width > room) letters.pop();
   return letters.join("") + "…";
 }

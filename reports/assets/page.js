@@ -17,8 +17,14 @@
     const copy = figure.querySelector("svg.plot").cloneNode(true);
     copy.querySelectorAll(".only-dark").forEach((image) => image.remove());
     copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    const source = new XMLSerializer().serializeToString(copy);
-    return source.replace(/var\((--[\w-]+)\)/g, (_, name) => light.getPropertyValue(name).trim());
+    // Attributes alone: a token's text may read like a variable.
+    for (const element of [copy, ...copy.querySelectorAll("*")]) {
+      for (const attribute of element.attributes) {
+        if (!attribute.value.includes("var(")) continue;
+        attribute.value = attribute.value.replace(/var\((--[\w-]+)\)/g, (_, name) => light.getPropertyValue(name).trim());
+      }
+    }
+    return new XMLSerializer().serializeToString(copy);
   }
 
   function savePng(figure, name) {

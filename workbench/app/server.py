@@ -123,7 +123,7 @@ class Server:
         self._uvicorn.should_exit = True
 
     def _application(self) -> FastAPI:
-        app = FastAPI(openapi_url=None)
+        app = FastAPI(openapi_url=None, redirect_slashes=False)
         app.add_middleware(_Guard, server=self)
         app.add_exception_handler(StarletteHTTPException, _refusal)
         app.add_exception_handler(ClientDisconnect, _nobody)

@@ -1,15 +1,15 @@
-// Matrices as flat Float32Arrays, rows first. Sums run in double precision.
+// Matrices as flat Float64Arrays, rows first: the page rounds far less than PyTorch's float32 does.
 
 // [rows columns] -> [columns rows]
 function transposed(data, rows, columns) {
-  const out = new Float32Array(rows * columns);
+  const out = new Float64Array(rows * columns);
   for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) out[c * rows + r] = data[r * columns + c];
   return out;
 }
 
 // x [t k] times the matrix whose transpose is w [n k], plus bias [n] or null -> [t n]
 function times(x, w, bias, t, k, n) {
-  const out = new Float32Array(t * n);
+  const out = new Float64Array(t * n);
   const four = n - (n % 4);
   for (let row = 0; row < t; row++) {
     const from = row * k;
@@ -39,14 +39,14 @@ function times(x, w, bias, t, k, n) {
 }
 
 function plus(a, b) {
-  const out = new Float32Array(a.length);
+  const out = new Float64Array(a.length);
   for (let i = 0; i < out.length; i++) out[i] = a[i] + b[i];
   return out;
 }
 
 // LayerNorm of each row of x [t d]: gain w, offset b
 function layerNorm(x, { w, b }, t, d) {
-  const out = new Float32Array(t * d);
+  const out = new Float64Array(t * d);
   for (let row = 0; row < t; row++) {
     const from = row * d;
     let mean = 0;

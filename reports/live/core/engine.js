@@ -28,7 +28,7 @@ class Engine {
     const ready = this.traces.get(i);
     if (ready) return ready;
     const made = this.model.clean(this.sequences[i]);
-    const bytes = 4 * made.layers.reduce((sum, layer) => sum + layer.pre.length + layer.pattern.length + layer.z.length + (layer.mlp?.length ?? 0), made.final.length);
+    const bytes = 8 * made.layers.reduce((sum, layer) => sum + layer.pre.length + layer.pattern.length + layer.z.length + (layer.mlp?.length ?? 0), made.final.length);
     if (this.kept + bytes <= TRACE_BYTES) {
       this.traces.set(i, made);
       this.kept += bytes;
@@ -43,7 +43,7 @@ class Engine {
     });
   }
 
-  // The largest difference between these logits and PyTorch's, over the stored passes; a step a pass, as in ``score``.
+  // The largest difference between these logits and PyTorch's (in float64), over the stored passes; a step a pass, as in ``score``.
   *agreement() {
     let difference = 0;
     for (const { sequence, donor, change, rows, logits } of this.checks) {
@@ -74,10 +74,11 @@ class Engine {
     const { trace } = this.looked;
     const after = this.model.changed(trace, this.edits(change, sequence));
     const rows = Array.from({ length: t }, (_, p) => p);
-    const cut = (pattern) => pattern.slice(index * t * t, (index + 1) * t * t);
+    const cut = (pattern) => new Float32Array(pattern.subarray(index * t * t, (index + 1) * t * t));
+    const logits = (final) => new Float32Array(this.model.logits(final, rows));
     return {
       pattern: { before: cut(trace.layers[layer].pattern), after: cut(after.patterns[layer]) },
-      logits: { before: this.model.logits(trace.final, rows), after: this.model.logits(after.final, rows) },
+      logits: { before: logits(trace.final), after: logits(after.final) },
     };
   }
 

@@ -6,7 +6,7 @@ class Model {
     const norm = (name) => (tensors[`${name}.w`] ? { w: tensors[`${name}.w`], b: tensors[`${name}.b`] } : null);
     const byHead = (data) => { // [h d k] -> [h*k d]
       const parts = Array.from({ length: h }, (_, i) => transposed(data.subarray(i * d * k, (i + 1) * d * k), d, k));
-      const whole = new Float32Array(h * k * d);
+      const whole = new Float64Array(h * k * d);
       parts.forEach((part, i) => whole.set(part, i * d * k));
       return whole;
     };
@@ -30,7 +30,7 @@ class Model {
 
   embed({ tokens, mask }) {
     const d = this.config.d_model;
-    const x = new Float32Array(tokens.length * d);
+    const x = new Float64Array(tokens.length * d);
     const row = countedPositions(mask, tokens.length);
     tokens.forEach((token, p) => {
       for (let i = 0; i < d; i++) {
@@ -44,7 +44,7 @@ class Model {
   pattern(layer, x, { tokens, mask }) {
     const { n_heads: h, d_head: k, d_model: d, positions, attention, scale_scores: scaled } = this.config;
     const t = tokens.length;
-    const out = new Float32Array(h * t * t);
+    const out = new Float64Array(h * t * t);
     const learned = attention === "learned";
     let q, key;
     if (learned) {
@@ -84,7 +84,7 @@ class Model {
   weighted(layer, x, pattern, t) {
     const { n_heads: h, d_head: k, d_model: d } = this.config;
     const v = times(x, layer.V, layer.bV, t, d, h * k);
-    const z = new Float32Array(t * h * k);
+    const z = new Float64Array(t * h * k);
     const sum = new Float64Array(k);
     for (let head = 0; head < h; head++) {
       for (let from = 0; from < t; from++) {
@@ -162,7 +162,7 @@ class Model {
   // Logits [rows d_vocab] of some positions of the last residual stream.
   logits(final, rows) {
     const { d_model: d, d_vocab: v } = this.config;
-    let x = new Float32Array(rows.length * d);
+    let x = new Float64Array(rows.length * d);
     rows.forEach((row, i) => x.set(final.subarray(row * d, (row + 1) * d), i * d));
     if (this.lnFinal) x = layerNorm(x, this.lnFinal, rows.length, d);
     return times(x, this.unembedding, null, rows.length, d, v);

@@ -2,7 +2,7 @@
 const POSITION_BASE = 10000;
 
 function sinusoidalTable(n, d) {
-  const table = new Float32Array(n * d);
+  const table = new Float32Array(n * d); // as the model keeps it
   for (let p = 0; p < n; p++) {
     for (let i = 0; i < d; i += 2) {
       const angle = p * POSITION_BASE ** (-i / d);

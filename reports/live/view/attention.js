@@ -12,7 +12,7 @@ function attentionPanel(view) {
   const element = make("section", { className: "lv-attention", ariaLabel: "Attention" },
     make("header", {}, make("h4", {}, "Attention of ", select)),
     make("div", { className: "lv-maps" }, ...maps.map((map) => map.element)), read);
-  exportable(element.querySelector("header"), "attention", () => view.look && attentionSvg(view));
+  exportable(view, element.querySelector("header"), "attention", () => ({ title: `Attention of ${view.state.head}`, svg: attentionSvg(view) }));
 
   function update() {
     select.value = view.state.head;
@@ -21,9 +21,9 @@ function attentionPanel(view) {
   }
   function shade() {
     maps.forEach((map) => map.mark());
-    read.textContent = readOut(view);
+    read.replaceChildren(...readOut(view));
   }
-  return { element, update, shade, waits: true };
+  return { element, update, shade, waits: true, shows: "look" };
 }
 
 function attentionMap(view, when, title, kind) {
@@ -31,7 +31,7 @@ function attentionMap(view, when, title, kind) {
   const row = make("i", { className: "lv-mark" });
   const column = make("i", { className: "lv-mark" });
   const cover = make("span", { className: "lv-cover", textContent: "?" });
-  const box = make("div", { className: "lv-map", tabIndex: 0, role: "img" }, canvas, row, column, cover);
+  const box = make("div", { className: "lv-map", tabIndex: 0, role: "application" }, canvas, row, column, cover);
   const ends = kind === "s" ? ["0", "1"] : ["−1", "+1"];
   const scale = make("span", { className: `lv-scale lv-scale-${kind}`, ariaHidden: "true" }, make("small", { textContent: ends[0] }), make("i"), make("small", { textContent: ends[1] }));
   const size = () => view.look?.sequence.tokens.length ?? 1;
@@ -64,8 +64,9 @@ function attentionMap(view, when, title, kind) {
 
   function draw() {
     const hidden = view.concealed && when !== "before";
-    cover.hidden = !hidden;
-    box.setAttribute("aria-label", `${title}, ${view.state.head}: ${size()} queries by ${size()} keys`);
+    cover.hidden = !hidden && Boolean(view.look);
+    cover.textContent = view.look ? "?" : "–";
+    box.setAttribute("aria-label", `${title}, ${view.state.head}: ${view.look ? `${size()} queries by ${size()} keys; arrow keys move, Enter locks` : "nothing to show"}`);
     if (!view.look) return;
     const t = size();
     canvas.width = canvas.height = t;
@@ -84,7 +85,8 @@ function attentionMap(view, when, title, kind) {
     Object.assign(row.style, { left: 0, width: "100%", top: `${query * part}%`, height: `${part}%` });
     Object.assign(column.style, { top: 0, height: "100%", left: `${key * part}%`, width: `${part}%` });
   }
-  const element = make("div", {}, make("div", { className: "lv-map-title" }, make("span", { textContent: title }), scale), box);
+  const element = make("div", {}, make("div", { className: "lv-map-title" }, make("span", { textContent: title }), scale), box,
+    make("div", { className: "lv-axes", ariaHidden: "true" }, make("span", { textContent: "↓ query" }), make("span", { textContent: "key →" })));
   return { element, draw, mark };
 }
 
@@ -110,52 +112,21 @@ function readLevels(element, kind) {
   });
 }
 
+// What the cross, or the row, says: texts and tokens, each token in an element of its own direction.
 function readOut(view) {
   const { look, state, payload, concealed } = view;
-  if (!look) return "";
+  if (!look) return [view.nothing()];
   const t = look.sequence.tokens.length;
   const { query, key } = view.place();
-  const shown = (p) => `${payload.vocabulary.shown[look.sequence.tokens[p]]} (${p})`;
+  const shown = (p) => [tokenText(payload, look.sequence.tokens[p]), ` (${p})`];
   const weight = (when, k) => look.pattern[when][query * t + k].toFixed(2);
   const both = (k) => (concealed ? weight("before", k) : `${weight("before", k)} → ${weight("after", k)}`);
   if (key !== null) {
-    if (key > query) return `query ${shown(query)}: key ${shown(key)} lies ahead and is not seen`;
-    return `query ${shown(query)} looks at ${shown(key)}: ${both(key)}`;
+    if (key > query) return ["query ", ...shown(query), ": key ", ...shown(key), " lies ahead and is not seen"];
+    return ["query ", ...shown(query), " looks at ", ...shown(key), `: ${both(key)}`];
   }
   const row = (when) => look.pattern[when].subarray(query * t, query * t + query + 1);
   const top = (when) => row(when).reduce((best, value, k, all) => (value > all[best] ? k : best), 0);
   const named = [...new Set(concealed ? [top("before")] : [top("before"), top("after")])];
-  return `${state.head}: query ${shown(query)} looks most at ${named.map((k) => `${shown(k)} ${both(k)}`).join(", ")}`;
-}
-
-// The three maps as one drawing with the tokens along their sides.
-function attentionSvg(view) {
-  const { look, payload, state } = view;
-  const t = look.sequence.tokens.length;
-  const cell = Math.max(3, Math.min(12, Math.floor(360 / t)));
-  const side = cell * t, label = 54, gap = 24, top = 42;
-  const width = 3 * (side + label) + 2 * gap + 8, height = top + side + label;
-  const svg = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
-  const every = Math.ceil(9 / cell);
-  const token = (p) => shortened(payload.vocabulary.shown[look.sequence.tokens[p]], 8);
-  svg.append(makeSvg("text", { x: 4, y: 14, "font-size": 13, "font-weight": 600, fill: "var(--ink)" }, `Attention of ${state.head}`));
-  MAPS.forEach(([when, title, kind], m) => {
-    const left = m * (side + label + gap) + label;
-    svg.append(makeSvg("text", { x: left, y: top - 8, "font-size": 12, fill: "var(--soft)" }, title));
-    for (let q = 0; q < t; q++) {
-      for (let k = 0; k <= q; k++) {
-        svg.append(makeSvg("rect", { x: left + k * cell, y: top + q * cell, width: cell, height: cell, fill: `var(--${kind}${levelOf(look.pattern, when, q * t + k)})` }));
-      }
-      if (q % every) continue;
-      svg.append(makeSvg("text", { x: left - 4, y: top + (q + 0.5) * cell + 3, "font-size": 9, "text-anchor": "end", fill: "var(--ink)" }, token(q)));
-      svg.append(makeSvg("text", { "font-size": 9, "text-anchor": "end", fill: "var(--ink)", transform: `translate(${left + (q + 0.5) * cell + 3} ${top + side + 5}) rotate(-90)` }, token(q)));
-    }
-    svg.append(makeSvg("rect", { x: left, y: top, width: side, height: side, fill: "none", stroke: "var(--line)" }));
-  });
-  return { svg };
-}
-
-function shortened(text, most) {
-  const letters = [...text];
-  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
+  return [`${state.head}: query `, ...shown(query), " looks most at ", ...named.flatMap((k, i) => [i ? ", " : "", ...shown(k), ` ${both(k)}`])];
 }

@@ -59,14 +59,17 @@ function serverBackend() {
         if (message.result) return message.result;
         if (message.progress) onProgress?.(message.progress);
       }
-      throw new Error("The server's answer ended early.");
+      throw lost("The server's answer ended early.");
     } catch (error) {
       if (control.signal.aborted) return null;
-      throw error instanceof TypeError ? new Error("The server does not answer; is workbench ablate still running?") : error;
+      throw error instanceof TypeError ? lost("The server does not answer; is workbench ablate still running?") : error;
     }
   }
   return { ask, close: () => running.forEach((control) => control.abort()) };
 }
+
+// An error of the connection, which no control has caused.
+const lost = (text) => Object.assign(new Error(text), { lost: true });
 
 async function* linesOf(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();

@@ -4,11 +4,17 @@ function controlsPanel(view) {
   const { config } = payload;
   const keep = button("", () => view.set({ parts: keptOnly([view.state.head], view.state, config) }));
   const actions = make("div", { className: "lv-actions" },
-    button("invert", () => view.set({ parts: inverted(view.state, config) })), keep,
-    button("reset", () => view.set({ parts: {}, frozen: false, at: [] })));
+    button("invert", () => view.set({ parts: inverted(view.state, config) }), { title: "Heads that are off come on, the others go off; MLPs stay." }), keep,
+    button("reset", () => start({})));
+  // A change from the start: nothing that was set before stays, nor what was wrong with it.
+  function start(parts) {
+    say("");
+    at.value = "";
+    view.set({ parts, frozen: false, at: [] });
+  }
 
   const presets = payload.presets.map((preset) => {
-    const chip = button(preset.name, () => view.set({ parts: { ...preset.states } }), { className: "lv-chip", title: preset.note });
+    const chip = button(preset.name, () => start({ ...preset.states }), { className: "lv-chip", title: preset.note });
     chip.dataset.preset = preset.name;
     return chip;
   });
@@ -23,17 +29,25 @@ function controlsPanel(view) {
   const guessing = check("guess before you see", "guessing", "Hides the effect until you have said what you expect.");
 
   const places = Object.keys(payload.samples.places);
-  const hint = ["everywhere", ...places.slice(0, 1).map((name) => `or 3, ${name}`)].join(", ");
-  const at = make("input", { type: "text", placeholder: hint, size: 18, spellcheck: false, autocomplete: "off", ariaLabel: "Positions at which parts are replaced" });
+  const at = make("input", { type: "text", placeholder: "everywhere", size: 12, spellcheck: false, autocomplete: "off", ariaLabel: "Positions at which parts are replaced" });
+  const hint = make("span", { className: "lv-hint", textContent: `such as 3${places.length ? `, ${places[0]}` : ", 5"}` });
   const wrong = make("p", { className: "lv-wrong", role: "alert" });
+  let written = ""; // the positions that the field has last been given
+  let typed = ""; // what is wrong with what stands in the field
+  function say(text) {
+    typed = text;
+    const shown = typed || view.wrong.at;
+    if (wrong.textContent !== shown) wrong.textContent = shown;
+    if (shown) at.setAttribute("aria-invalid", "true");
+    else at.removeAttribute("aria-invalid");
+  }
   at.addEventListener("change", () => {
     try {
-      view.set({ at: placesFrom(at.value, payload) });
-      wrong.textContent = "";
-      at.removeAttribute("aria-invalid");
+      const places = placesFrom(at.value, payload);
+      say("");
+      view.set({ at: places });
     } catch (error) {
-      wrong.textContent = error.message;
-      at.setAttribute("aria-invalid", "true");
+      say(error.message);
     }
   });
 
@@ -42,12 +56,16 @@ function controlsPanel(view) {
     keep.textContent = `keep only ${state.head}`;
     frozen.box.checked = state.frozen;
     guessing.box.checked = state.guessing;
-    if (document.activeElement !== at && !wrong.textContent) at.value = state.at.join(", ");
-    presets.forEach((chip, i) => chip.setAttribute("aria-pressed", same(payload.presets[i].states, state.parts)));
+    const now = state.at.join(", ");
+    if (now !== written) typed = ""; // a link has set others
+    say(typed);
+    if (now !== written || (document.activeElement !== at && !typed)) at.value = now;
+    written = now;
+    presets.forEach((chip, i) => chip.setAttribute("aria-pressed", !state.frozen && !state.at.length && same(payload.presets[i].states, state.parts)));
   }
   const element = make("section", { className: "lv-controls", ariaLabel: "Settings" }, actions,
     ...(presets.length ? [make("div", { className: "lv-presets", role: "group", ariaLabel: "Presets" }, ...presets)] : []),
     make("div", { className: "lv-options" }, frozen.label, guessing.label,
-      make("label", {}, make("span", { textContent: "at positions " }), at)), wrong);
+      make("label", {}, make("span", { textContent: "at positions " }), at, hint)), wrong);
   return { element, update };
 }

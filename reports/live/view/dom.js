@@ -25,6 +25,14 @@ const decimal = (value) => (Number.isFinite(value) ? minus(value.toFixed(Math.ab
 const signed = (value) => (value > 0 ? "+" : "") + decimal(value);
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 
+// At most so many letters as a reader counts them: an emoji of several code points is one.
+const segmenter = globalThis.Intl?.Segmenter ? new Intl.Segmenter() : null;
+function shortened(text, most) {
+  if (text.length <= most) return text;
+  const letters = segmenter ? Array.from(segmenter.segment(text), ({ segment }) => segment) : [...text];
+  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
+}
+
 // A token in the page's visible glyphs, in an element of its own direction.
 const tokenText = (payload, id) => make("bdi", { textContent: payload.vocabulary.shown[id] });
 

@@ -5,13 +5,54 @@ function saveAs(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-// The page's colour variables become the light theme's values, so that the file stands by itself.
+// A drawing under its title, the change that it shows, and what it is of.
+function captioned(svg, [title, ...notes]) {
+  const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+  const lines = notes.flatMap((note) => broken(note, Math.max(30, Math.floor(width / 6))));
+  const top = 30 + 15 * lines.length;
+  const whole = makeSvg("svg", { viewBox: `0 0 ${width} ${height + top}`, width, height: height + top });
+  whole.append(makeSvg("text", { x: 4, y: 16, "font-size": 13, "font-weight": 600, fill: "var(--ink)" }, title));
+  lines.forEach((line, i) => whole.append(makeSvg("text", { x: 4, y: 33 + 15 * i, "font-size": 11, fill: "var(--soft)" }, line)));
+  const inside = makeSvg("g", { transform: `translate(0 ${top})` });
+  inside.append(...svg.cloneNode(true).childNodes);
+  whole.append(inside);
+  return whole;
+}
+
+// Lines of at most so many characters, broken at blanks.
+function broken(text, most) {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const last = lines.length - 1;
+    const longer = lines[last] ? `${lines[last]} ${word}` : word;
+    if (longer.length <= most || !lines[last]) lines[last] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+// Which model, and of which sequence where the drawing is about one.
+function originWords({ payload, state }, ofSequence) {
+  const { run, model, task, samples } = payload;
+  const from = run ? `run ${run.hash.slice(0, 12)}` : `model ${model.slice(0, 12)}`;
+  const drawn = state.draw ? `, draw ${state.draw}` : "";
+  const which = !ofSequence ? `${samples.n} test sequences${drawn}` : state.tokens ? "tokens of the reader's own" : `test sequence ${state.sample + 1} of ${samples.n}${drawn}`;
+  return `${task.name}, ${from}, ${which}`;
+}
+
+// The drawing as a file that stands by itself: in attributes, never in texts, the page's colour variables become the
+// light theme's values.
 function svgSource(svg, root) {
-  const copy = svg.cloneNode(true);
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("font-family", "system-ui, sans-serif");
+  svg.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  svg.setAttribute("font-family", "system-ui, sans-serif");
   const light = getComputedStyle(root.querySelector(".lv-light"));
-  return new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => light.getPropertyValue(name).trim().replaceAll('"', "'"));
+  for (const element of [svg, ...svg.querySelectorAll("*")]) {
+    for (const attribute of element.attributes) {
+      if (attribute.name.startsWith("aria-") || !attribute.value.includes("var(")) continue;
+      attribute.value = attribute.value.replace(/var\((--[\w-]+)\)/g, (_, name) => light.getPropertyValue(name).trim().replaceAll('"', "'"));
+    }
+  }
+  return new XMLSerializer().serializeToString(svg);
 }
 
 function savePng(source, svg, name) {
@@ -28,16 +69,17 @@ function savePng(source, svg, name) {
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(source)}`;
 }
 
-// Puts SVG and PNG buttons at the end of an element; ``get`` gives {svg}, or nothing while there is nothing to take.
-function exportable(element, name, get) {
+// Puts SVG and PNG buttons at the end of an element; ``get`` gives {title, svg}. While the shown result is not that of
+// the present state the buttons are disabled.
+function exportable(view, element, name, get) {
   const save = (kind) => () => {
-    const found = get();
-    if (!found) return;
+    const { title, svg } = get();
     const root = element.closest(".live-view");
     const file = `${root.dataset.anchor}.${name}.${kind}`;
-    const source = svgSource(found.svg, root);
+    const whole = captioned(svg, [title, `Changed: ${changeWords(view.state)}.`, originWords(view, name !== "score")]);
+    const source = svgSource(whole, root);
     if (kind === "svg") saveAs(new Blob([source], { type: "image/svg+xml" }), file);
-    else savePng(source, found.svg, file);
+    else savePng(source, whole, file);
   };
   const tools = make("span", { className: "lv-tools" }, ...["svg", "png"].map((kind) => {
     const tool = button(kind.toUpperCase(), save(kind), { ariaLabel: `${name} as ${kind.toUpperCase()}` });
@@ -47,12 +89,15 @@ function exportable(element, name, get) {
   element.append(tools);
 }
 
-function csvOf(look, payload) {
+// Every token with its answer; while the effect is concealed, without what comes after the change. A spreadsheet takes
+// a text that begins like a formula for one, so an apostrophe stands before it.
+function csvOf({ look, concealed, payload }) {
   const field = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const token = (id) => (id === null ? "" : payload.vocabulary.tokens[id]);
+  const token = (id) => (id === null ? "" : payload.vocabulary.tokens[id].replace(/^[=+\-@\t\r]/, "'$&"));
   const number = (value) => (Number.isFinite(value) ? String(value) : "");
+  const later = (text) => (concealed ? "" : text);
   const header = ["position", "token", "answer", "scored", "loss_before", "loss_after", "logit_difference_before", "logit_difference_after", "likeliest_before", "likeliest_after"];
-  const lines = look.rows.map((row, p) => [String(p), token(look.sequence.tokens[p]), token(row.target), String(look.sequence.scored[p]),
-    number(row.before.loss), number(row.after.loss), number(row.before.difference), number(row.after.difference), token(row.before.best), token(row.after.best)]);
+  const lines = look.rows.map(({ target, before, after }, p) => [String(p), token(look.sequence.tokens[p]), token(target), String(look.sequence.scored[p]),
+    number(before.loss), later(number(after.loss)), number(before.difference), later(number(after.difference)), token(before.best), later(token(after.best))]);
   return [header, ...lines].map((line) => line.map(field).join(",")).join("\r\n") + "\r\n";
 }

@@ -42,7 +42,8 @@ function stateFrom(fragment, payload, anchor) {
   } catch (error) {
     refuse(error.message);
   }
-  state.draw = whole(words, "draw", payload.backend === "server" ? 1e6 : 0);
+  state.draw = whole(words, "draw", 1e6);
+  if (state.draw && payload.backend !== "server") refuse("its samples were drawn by a served page; open it there, with workbench ablate");
   state.sample = whole(words, "sample", payload.samples.n - 1);
   if (words.has("tokens")) {
     state.tokens = words.get("tokens").split(".").map((id) => (/^\d{1,9}$/.test(id) ? Number(id) : -1));
@@ -58,8 +59,7 @@ function stateFrom(fragment, payload, anchor) {
 }
 
 function refuse(why) {
-  const short = why.length > 120 ? `${why.slice(0, 120)}…` : why;
-  throw new Error(`The link cannot be used (${short}); it was ignored.`);
+  throw new Error(`The link cannot be used (${shortened(why, 121)}); it was ignored.`);
 }
 
 function whole(words, key, most) {
@@ -76,7 +76,7 @@ function placesFrom(text, payload) {
     if (Object.hasOwn(places, word)) return word;
     if (!/^\d{1,6}$/.test(word) || Number(word) >= least) {
       const names = Object.keys(places);
-      throw new Error(`${word.slice(0, 40)} is no position: use 0 to ${least - 1}${names.length ? `, or ${names.join(", ")}` : ""}.`);
+      throw new Error(`${shortened(word, 41)} is no position: use 0 to ${least - 1}${names.length ? `, or ${names.join(", ")}` : ""}.`);
     }
     return Number(word);
   });

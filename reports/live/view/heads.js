@@ -19,15 +19,16 @@ function headsPanel(view) {
   const grid = make("div", { className: "lv-grid", role: "grid", ariaLabel: "Heads and what replaces them" }, ...rows);
   cells.get(view.state.head).tabIndex = 0;
 
-  function put(name, value) {
+  function put(names, value) {
     const way = value === "on" ? view.state.way : value;
-    view.set({ parts: withPart(view.state.parts, name, value), way, head: isHead(name) ? name : view.state.head });
-    view.say(`${name}: ${value}`);
+    const parts = names.reduce((made, name) => withPart(made, name, value), view.state.parts);
+    view.set({ parts, way, head: names.filter(isHead).pop() ?? view.state.head });
   }
-  const cycle = (name) => put(name, nextValue(view.state.parts, name, payload.ways));
+  const cycle = (name) => put([name], nextValue(view.state.parts, name, payload.ways));
 
   // A mouse acts when pressed, so that a drag can paint; touch and keyboard act on the click.
   let painting = null;
+  let from = [0, 0];
   let pressed = null;
   grid.addEventListener("pointerdown", (event) => {
     const cell = event.target.closest(".lv-cell");
@@ -35,11 +36,18 @@ function headsPanel(view) {
     pressed = cell;
     cycle(cell.dataset.head);
     painting = view.state.parts[cell.dataset.head] ?? "on";
+    from = [event.clientX, event.clientY];
   });
-  grid.addEventListener("pointerover", (event) => {
-    const name = event.target.closest(".lv-cell")?.dataset.head;
-    if (painting === null || !name || event.buttons !== 1) return;
-    if ((view.state.parts[name] ?? "on") !== painting) put(name, painting);
+  // A quick pointer jumps: every cell on the way from where it was is crossed.
+  grid.addEventListener("pointermove", (event) => {
+    if (painting === null || event.buttons !== 1) return;
+    const [x, y] = from;
+    from = [event.clientX, event.clientY];
+    const steps = Math.max(1, Math.ceil(Math.hypot(from[0] - x, from[1] - y) / 6));
+    const crossed = range(steps).map((i) => (i + 1) / steps).map((share) =>
+      grid.getRootNode().elementFromPoint(x + share * (from[0] - x), y + share * (from[1] - y))?.closest(".lv-cell")?.dataset.head);
+    const names = [...new Set(crossed)].filter((name) => name && cells.has(name) && (view.state.parts[name] ?? "on") !== painting);
+    if (names.length) put(names, painting);
   });
   const release = () => { painting = null; };
   addEventListener("pointerup", release);
@@ -78,8 +86,10 @@ function headsPanel(view) {
       if (name === view.state.head) cell.setAttribute("aria-current", "true");
       else cell.removeAttribute("aria-current");
     });
+    printed.textContent = `Changed: ${changeWords(view.state)}.`;
   }
-  
+
+  const printed = make("p", { className: "lv-printed" });
   const legend = make("p", { className: "lv-legend" }, ...["on", ...payload.ways].map((way) => {
     const key = make("span", { textContent: `${way} ${GLYPH[way]}` });
     key.dataset.key = way;
@@ -87,6 +97,6 @@ function headsPanel(view) {
   }));
   const element = make("section", { className: "lv-heads", ariaLabel: "Heads" },
     make("h4", { textContent: "Heads" }),
-    make("p", { className: "lv-hint", textContent: "Click, or arrow keys and Space, to cycle a head; drag to paint." }), make("div", { className: "lv-scroll" }, grid), legend);
+    make("p", { className: "lv-hint", textContent: "Click, or arrow keys and Space, to cycle a head; drag to paint." }), make("div", { className: "lv-scroll" }, grid), legend, printed);
   return { element, update, close: () => removeEventListener("pointerup", release) };
 }

@@ -15,15 +15,20 @@ function lossesPanel(view) {
     make("div", { className: "lv-scroll" }, make("div", { className: "lv-rows" }, make("table", {}, make("thead", {}, headRow), body))));
   table.addEventListener("toggle", () => update());
   const element = make("section", { className: "lv-losses", ariaLabel: "Loss per token" }, make("header", {}, make("h4", {}, select)), chart, details);
-  exportable(element.firstChild, "per-token", () => chart.firstChild && { svg: chart.firstChild });
+  exportable(view, element.firstChild, "per-token", () => ({ title: MEASURES[measure], svg: chart.firstChild }));
 
   function update() {
     const { look } = view;
-    if (!look) return;
+    if (!look) {
+      chart.replaceChildren();
+      body.replaceChildren();
+      details.textContent = view.nothing();
+      return;
+    }
     chart.replaceChildren(tokenChart(view, measure, view.widthOf(chart)));
     const known = look.rows.filter((row) => row.target !== null);
     const mean = (when) => decimal(known.reduce((sum, row) => sum + row[when][measure], 0) / known.length);
-    details.textContent = known.length ? `Mean over the ${known.length} tokens with an answer: ${mean("before")}${view.concealed ? "" : ` → ${mean("after")}`}${measure === "loss" ? " nats" : ""}` : "No token has an answer.";
+    details.textContent = known.length ? `${known.length === 1 ? "The 1 token" : `Mean over the ${known.length} tokens`} with an answer: ${mean("before")}${view.concealed ? "" : ` → ${mean("after")}`}${measure === "loss" ? " nats" : ""}` : "No token has an answer.";
     if (table.open) body.replaceChildren(...look.rows.map(tableRow));
   }
   function tableRow(row) {
@@ -35,12 +40,12 @@ function lossesPanel(view) {
       number(row.before.loss), number(row.after.loss, hidden), number(row.before.difference), number(row.after.difference, hidden),
       token(row.before.best), hidden ? make("td", { textContent: "?" }) : token(row.after.best));
   }
-  return { element, table, update, shade: update, waits: true };
+  return { element, table, update, shade: update, waits: true, shows: "look" };
 }
 
 function tokenChart(view, measure, width) {
   const { look, concealed } = view;
-  const left = 40, right = 8, top = 10, height = 214, bottom = 30;
+  const left = 40, right = 8, top = 22, height = 226, bottom = 30;
   const { rows } = look;
   const values = rows.flatMap((row) => [row.before[measure], concealed ? NaN : row.after[measure]]).filter(Number.isFinite);
   const [least, most] = [Math.min(0, ...values), Math.max(measure === "loss" ? 1 : 0, ...values)];
@@ -55,6 +60,7 @@ function tokenChart(view, measure, width) {
     add("line", { x1: left, x2: width - right, y1: y(tick), y2: y(tick), stroke: "var(--line)", "stroke-width": tick === 0 ? 1.5 : 1 });
     add("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end", ...small }, minus(String(tick)));
   }
+  add("text", { x: 2, y: 10, ...small }, measure === "loss" ? "nats" : "logits");
   const { query } = view.place();
   const band = (width - left - right) / rows.length;
   if (query !== null) add("rect", { x: x(query) - band / 2, y: top, width: band, height: height - top - bottom, fill: "var(--accent)", "fill-opacity": 0.12 });

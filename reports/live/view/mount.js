@@ -5,11 +5,11 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
   const trouble = make("p", { className: "lv-trouble", role: "alert", hidden: true });
   const widths = new Map(); // of the charts; reading them while drawing would lay the page out each time
   const view = {
-    payload, state: startState(payload), look: null, score: null, scoring: true, hover: null, lockedKey: null, guess: null, revealed: true,
+    payload, state: startState(payload), look: null, looking: true, score: null, scoring: true, wrong: { at: "", sequence: "" }, hover: null, lockedKey: null, guess: null, revealed: true,
     get concealed() { return this.state.guessing && !this.revealed && isChanged(this.state); },
     place: () => view.hover ?? { query: view.look ? queryOf(view.state, view.look.sequence) : null, key: view.lockedKey },
-    say: (text) => { said.textContent = text; },
-    link: () => location.href.split("#")[0] + fragmentOf(view.state, payload, anchor),
+    nothing: () => (view.looking ? "" : "Nothing to show: the sequence cannot be computed with this change."),
+    link: fragment ? () => location.href.split("#")[0] + fragmentOf(view.state, payload, anchor) : null,
     widthOf: (chart) => widths.get(chart) || 360,
     setHover, set, reveal, draw,
   };
@@ -26,11 +26,13 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
   let ask;
   const update = (chosen = panels) => chosen.forEach((panel) => panel.update());
   const atOnce = panels.filter((panel) => !panel.waits); // the others draw what the model says, when it has said it
+  const exports = panels.map((panel) => panel.element.querySelectorAll("[data-export]"));
   const shade = () => panels.forEach((panel) => panel.shade?.());
 
   function set(patch) {
-    const old = view.state;
+    const { state: old, concealed } = view;
     view.state = { ...old, ...patch };
+    view.state.last = { ...old.last, ...view.state.parts };
     const changed = (...names) => names.some((name) => JSON.stringify(view.state[name]) !== JSON.stringify(old[name]));
     const another = changed("parts", "frozen", "at");
     if (another || changed("guessing")) Object.assign(view, { revealed: false, guess: null });
@@ -38,9 +40,18 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
     if (changed("query") && view.state.query === null) view.lockedKey = null;
     const looking = another || changed("sample", "tokens", "draw", "head");
     if (looking) lookAt();
-    if (another || changed("draw")) findScore();
-    update(looking ? atOnce : panels);
+    if (another || changed("draw")) findScore(another);
+    update(looking && view.looking && view.concealed === concealed ? atOnce : panels);
     write();
+  }
+  // What is shown is taken out only while it is that of the present state.
+  function markReady() {
+    const ready = { look: view.look && !view.looking, score: view.score && !view.scoring };
+    panels.forEach(({ shows, element: section }, i) => {
+      if (!shows) return;
+      section.setAttribute("aria-busy", shows === "look" ? view.looking : view.scoring);
+      exports[i].forEach((tool) => { tool.disabled = !ready[shows]; });
+    });
   }
   function setHover(place) {
     if (JSON.stringify(place) === JSON.stringify(view.hover)) return;
@@ -53,41 +64,66 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
   }
 
   // What is wrong now, by what it is about: one that is mended leaves the others.
-  const wrong = { link: "", sequence: "", score: "" };
+  const wrong = { start: "", link: "", sequence: "", score: "" };
   const show = (about, text) => {
     wrong[about] = text;
     trouble.textContent = [...new Set(Object.values(wrong).filter(Boolean))].join(" ");
     trouble.hidden = !trouble.textContent;
   };
+  const turns = { look: 0, score: 0 }; // what an older question brings or breaks is nobody's any more
   async function lookAt() {
     const seen = sequenceOf(view.state, payload);
     const { tokens, mask, places, donor } = seen;
+    const turn = ++turns.look;
+    const misplaced = placesProblem(view.state, seen);
+    if (misplaced) {
+      lookFailed({ at: misplaced, sequence: "" });
+      return;
+    }
+    view.looking = true;
+    markReady();
     try {
       const found = await ask("sequence", { sequence: { tokens, mask, places, donor }, head: view.state.head, change: changeOf(view.state) });
-      if (!found) return;
+      if (!found || turn !== turns.look) return;
       show("sequence", "");
+      Object.assign(view, { looking: false, wrong: { at: "", sequence: "" } });
       view.look = { ...found, sequence: seen, rows: perToken(found.logits, seen.targets, payload.config.d_vocab) };
       if (view.hover && view.hover.query >= tokens.length) view.hover = null;
       update();
+      markReady();
       element.dispatchEvent(new CustomEvent("drawn"));
     } catch (error) {
-      show("sequence", error.message);
+      if (turn !== turns.look) return;
+      lookFailed({ at: "", sequence: error.lost ? "" : error.message });
+      show("sequence", error.lost ? error.message : "");
     }
   }
-  async function findScore() {
+  // Nothing of an older sequence or change stays to be taken for this one's; why stands beside what caused it.
+  function lookFailed(why) {
+    Object.assign(view, { look: null, looking: false, hover: null, lockedKey: null, wrong: why });
+    update();
+    markReady();
+  }
+  async function findScore(told) {
     view.scoring = true;
+    const turn = ++turns.score;
+    markReady();
     const take = (found) => {
+      if (turn !== turns.score) return;
       view.score = found;
       panels[2].update();
+      markReady();
     };
     try {
       const found = await ask("score", { change: changeOf(view.state) }, take);
-      if (!found) return;
+      if (!found || turn !== turns.score) return;
       view.scoring = false;
       show("score", "");
       take(found);
       panels[7].update();
+      if (told) said.textContent = `${changeWords(view.state, 6)}: ${view.concealed ? "guess the accuracy" : `accuracy ${percent(found.after.accuracy.value)}, before ${percent(found.before.accuracy.value)}`}`;
     } catch (error) {
+      if (turn !== turns.score) return;
       view.scoring = false;
       take(null);
       show("score", error.message);
@@ -130,12 +166,12 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
     }
   }
   const onKey = (event) => {
-    if (event.key !== "Escape") return;
+    if (event.key !== "Escape" || (!view.hover && view.lockedKey === null && view.state.query === null)) return;
     Object.assign(view, { hover: null, lockedKey: null });
     set({ query: null });
     shade();
   };
-  element.addEventListener("keydown", onKey);
+  document.addEventListener("keydown", onKey); // wherever the focus is: what a mouse locks need not have it
   const redraw = () => update();
   const dark = matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", redraw);
@@ -153,7 +189,7 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
       await ask("load", payload.backend === "server" ? {} : { payload });
     } catch (error) {
       agreement.replaceChildren();
-      show("sequence", error.message);
+      show("start", error.message);
       body.inert = true;
       element.classList.add("lv-dead");
       return;
@@ -166,13 +202,14 @@ function mount(element, payload, { anchor = "ablation", fragment = true, backend
     element.querySelectorAll(".lv-chart, .lv-axis").forEach((chart) => sized.observe(chart));
     sayAgreement(agreement, payload, await compared);
   }
-  start().catch((error) => show("sequence", error.message));
+  start().catch((error) => show("start", error.message));
   return {
     destroy: () => {
       backend?.close();
       clearTimeout(writing);
       sized.disconnect();
       dark.removeEventListener("change", redraw);
+      document.removeEventListener("keydown", onKey);
       removeEventListener("hashchange", readFragment);
       panels.forEach((panel) => panel.close?.());
       element.replaceChildren();
@@ -190,7 +227,7 @@ function sayAgreement(element, payload, found) {
   const served = payload.backend === "server";
   const [place, other] = served
     ? ["The model is served by PyTorch; what answers quickly here", "a plain pass"]
-    : ["The trained model is in this page. It", "PyTorch"];
+    : ["The trained model is in this page. It", "PyTorch (float64)"];
   if (found === null) element.replaceChildren(`${place} is compared with ${other}: `, number, "…");
   else element.replaceChildren(`${place} ${good ? "agrees" : "does not agree"} with ${other}: the largest difference of a logit is `, number, ` over ${found.passes} stored passes, computed when you opened it.`);
 }

@@ -4,14 +4,17 @@ function probabilities(logits, p, v) {
   return Float64Array.from({ length: v }, (_, i) => Math.exp(logits[p * v + i] - total));
 }
 
-// The tokens to show at a position: the likeliest before and the likeliest after, by the larger of both.
-function topTokens(logits, p, v, most = 6) {
+// The tokens to show at a position: the likeliest before and the likeliest after, by the larger of both; while the effect
+// is concealed, the likeliest before, since a choice would tell.
+function topTokens(logits, p, v, concealed, most = 6) {
   const before = probabilities(logits.before, p, v);
   const after = probabilities(logits.after, p, v);
-  const likeliest = (values) => range(v).sort((a, b) => values[b] - values[a]).slice(0, most / 2 + 1);
+  const likeliest = (values, count = most / 2 + 1) => range(v).sort((a, b) => values[b] - values[a]).slice(0, count);
+  const row = (id) => ({ id, before: before[id], after: after[id] });
+  if (concealed) return likeliest(before, most).map(row);
   const together = [...new Set([...likeliest(before), ...likeliest(after)])];
   together.sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]) || a - b);
-  return together.slice(0, most).map((id) => ({ id, before: before[id], after: after[id] }));
+  return together.slice(0, most).map(row);
 }
 
 // Row by position: the target (null without one), loss in nats, logit of the target minus the best other, likeliest token.

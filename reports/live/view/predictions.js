@@ -5,16 +5,21 @@ function predictionsPanel(view) {
   const chart = make("div", { className: "lv-chart" });
   const details = make("p", { className: "lv-details" });
   const element = make("section", { className: "lv-predictions", ariaLabel: "Next token" }, make("header", {}, title), chart, details);
-  exportable(element.firstChild, "next-token", () => chart.firstChild && { svg: chart.firstChild });
+  exportable(view, element.firstChild, "next-token", () => ({ title: title.textContent, svg: chart.firstChild }));
 
   function update() {
     const { look, concealed } = view;
-    if (!look) return;
+    if (!look) {
+      title.textContent = "Next token";
+      chart.replaceChildren();
+      details.textContent = view.nothing();
+      return;
+    }
     const { query } = view.place();
     const { tokens } = look.sequence;
     const row = look.rows[query];
     title.replaceChildren("Next token after ", make("span", { className: "lv-token" }, tokenText(payload, tokens[query])), make("span", { className: "lv-soft", textContent: ` position ${query}` }));
-    const top = topTokens(look.logits, query, payload.config.d_vocab);
+    const top = topTokens(look.logits, query, payload.config.d_vocab, concealed);
     chart.replaceChildren(barChart(view, top, row.target, view.widthOf(chart)));
     if (row.target === null) {
       details.textContent = "No answer is known here.";
@@ -24,7 +29,7 @@ function predictionsPanel(view) {
     details.replaceChildren("Answer ", make("span", { className: "lv-token" }, tokenText(payload, row.target)),
       ` · logit difference to the best other ${signed(row.before.difference)}${after}`);
   }
-  return { element, update, shade: update, waits: true };
+  return { element, update, shade: update, waits: true, shows: "look" };
 }
 
 function barChart(view, top, target, width) {

@@ -13,13 +13,14 @@ function pythonLines(state, payload, shown) {
   });
   const classes = [...used.map((way) => kinds[way]), ...(used.length > 1 ? ["Joint"] : [])].sort();
   const draw = (state.draw ? `, draw=${state.draw}` : "") + (samples.n === 64 ? "" : `, n=${samples.n}`);
+  const plugins = run?.plugins.length ? `, plugins=${JSON.stringify(run.plugins)}` : "";
   const lines = [
     "import workbench",
     "from workbench import live",
     ...(used.length ? [`from workbench.ablation import ${classes.join(", ")}`, "from workbench.measure import measure"]
       : ["from workbench.measure import run", "from workbench.metrics import sequence_accuracy"]),
     "",
-    run ? `subject = workbench.open(${JSON.stringify(run.folder)})  # run ${run.hash.slice(0, 12)}` : "subject = ...  # your Subject",
+    run ? `subject = workbench.open(${JSON.stringify(run.folder)}${plugins})  # run ${run.hash.slice(0, 12)}` : "subject = ...  # your Subject",
     `given = live.material(subject${draw})  # the page's ${samples.n} test sequences, means and pairing`,
   ];
   const note = shown === null ? "" : `  # ${shown.toFixed(6)} on the page`;

@@ -16,7 +16,7 @@ function scorePanel(view) {
   const element = make("section", { className: "lv-score", ariaLabel: "Score" }, header,
     make("div", { className: "lv-pair" }, side("before"), make("span", { className: "lv-arrow", textContent: "→", ariaHidden: "true" }), side("after")),
     guess.element, chart, details);
-  exportable(header, "score", () => chart.firstChild && { svg: chart.firstChild });
+  exportable(view, header, "score", () => ({ title: title.textContent, svg: chart.firstChild }));
 
   function update() {
     const { score, concealed } = view;
@@ -34,7 +34,7 @@ function scorePanel(view) {
     chart.replaceChildren(...(score ? [scoreAxis(known, task, view.guess, view.widthOf(chart))] : []));
     details.textContent = score ? scoreWords(score, concealed) : "";
   }
-  return { element, update };
+  return { element, update, shows: "score" };
 }
 
 function scoreWords(score, concealed) {
@@ -67,7 +67,7 @@ function scoreAxis(known, task, guess, width) {
     text(left - 8, y + 4, when, "end");
     const at = known[when];
     if (!at) return;
-    line(x(at.low), y, x(at.high), y, colour, { "stroke-width": 6, "stroke-opacity": 0.35, "stroke-linecap": "round" });
+    line(x(at.low), y, x(at.high), y, colour, { "stroke-width": 6, "stroke-opacity": 0.35, "stroke-linecap": "butt" });
     svg.append(makeSvg("rect", { x: x(at.value) - 2, y: y - 7, width: 4, height: 14, rx: 2, fill: colour }));
   });
   return svg;

@@ -17,6 +17,7 @@ function sequencePanel(view) {
 
   const area = make("textarea", { rows: 2, spellcheck: false, autocomplete: "off", autocapitalize: "off", ariaLabel: "Tokens, with blanks between" });
   const wrong = make("p", { className: "lv-wrong", role: "alert" });
+  const missed = make("p", { className: "lv-wrong", role: "alert" });
   const form = make("form", { className: "lv-edit", hidden: true }, area,
     make("div", {}, make("button", { type: "submit", className: "lv-chip", textContent: "use these tokens" }), button("cancel", () => open(false))), wrong);
   form.addEventListener("submit", (event) => {
@@ -78,6 +79,7 @@ function sequencePanel(view) {
     build(sequence);
     name.textContent = state.tokens ? "your own tokens" : `of ${n}`;
     pick.value = state.sample + 1;
+    missed.textContent = view.wrong.sequence;
     shade();
   }
   // Each token in the weight that the query gives it, before or (where it is shown) after.
@@ -103,6 +105,6 @@ function sequencePanel(view) {
   const element = make("section", { className: "lv-sequence", ariaLabel: "Sequence" },
     make("header", {}, make("h4", { textContent: "Sequence" }),
       make("div", { className: "lv-pick" }, button("‹", () => step(-1), { ariaLabel: "previous sample" }), pick, name, button("›", () => step(1), { ariaLabel: "next sample" }), edit, ...fresh)),
-    list, form, make("p", { className: "lv-hint", textContent: "Shaded by the weight that the outlined query gives each key, after the change. Dotted tokens are scored. Hover to look, click to lock, Escape to release." }));
+    list, missed, form, make("p", { className: "lv-hint", textContent: "Shaded by the weight that the outlined query gives each key, after the change. Dotted tokens are scored. Hover to look, click to lock, Escape to release." }));
   return { element, update, shade };
 }

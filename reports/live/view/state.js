@@ -1,4 +1,4 @@
-// What the reader has set. ``parts`` holds only the parts that are not on.
+// What the reader has set. ``parts`` holds only the parts that are not on; ``last`` how each was off when it last was.
 const GLYPH = { on: "", zero: "0", mean: "μ", resample: "↻" };
 
 function partNames(config) {
@@ -11,13 +11,25 @@ const isHead = (name) => name.includes(".H");
 function startState(payload) {
   const { config } = payload;
   return {
-    parts: {}, frozen: false, at: [], way: payload.ways.includes("mean") ? "mean" : "zero",
+    parts: {}, last: {}, frozen: false, at: [], way: payload.ways.includes("mean") ? "mean" : "zero",
     sample: 0, draw: 0, tokens: null, head: `L${config.n_layers - 1}.H0`, query: null, guessing: false,
   };
 }
 
 const changeOf = (state) => ({ states: state.parts, frozen: state.frozen, at: state.at });
 const isChanged = (state) => Object.keys(state.parts).length > 0;
+
+// The whole change in words; ``most`` parts of a kind are named, more are counted.
+function changeWords(state, most = Infinity) {
+  if (!isChanged(state)) return "nothing is changed";
+  const sets = [...new Set(Object.values(state.parts))].map((way) => {
+    const names = Object.keys(state.parts).filter((name) => state.parts[name] === way);
+    return `${way}: ${names.length > most ? `${names.length} parts` : names.join(", ")}`;
+  });
+  if (state.frozen) sets.push("every attention pattern held");
+  if (state.at.length) sets.push(`at positions ${state.at.join(", ")}`);
+  return sets.join("; ");
+}
 
 function withPart(parts, name, value) {
   const { [name]: _, ...others } = parts;
@@ -29,10 +41,11 @@ function nextValue(parts, name, ways) {
   return cycle[(cycle.indexOf(parts[name] ?? "on") + 1) % cycle.length];
 }
 
-// What is off comes on, and the heads that were on go off the way last used.
+// Heads that are off come on, those that are on go off as they last were, or the way last used; MLPs stay. Twice is
+// the state itself.
 function inverted(state, config) {
-  const heads = partNames(config).filter((name) => isHead(name) || state.parts[name]);
-  return Object.fromEntries(heads.filter((name) => !state.parts[name]).map((name) => [name, state.way]));
+  const way = (name) => (isHead(name) ? !state.parts[name] && (state.last[name] ?? state.way) : state.parts[name]);
+  return Object.fromEntries(partNames(config).map((name) => [name, way(name)]).filter(([, value]) => value));
 }
 
 const keptOnly = (names, state, config) =>
@@ -53,6 +66,18 @@ function sequenceOf(state, payload) {
     places: Object.fromEntries(Object.entries(places).map(([name, at]) => [name, at[i]])),
     targets: targets[i].slice(0, used), scored: scored[i].slice(0, used),
   };
+}
+
+// Why parts cannot be replaced at the chosen positions of this sequence, or "".
+function placesProblem(state, sequence) {
+  const t = sequence.tokens.length;
+  const own = state.tokens ? "Your own tokens have" : "This sample has";
+  for (const place of state.at) {
+    const p = typeof place === "number" ? place : sequence.places[place];
+    if (p === undefined) return `${own} no place named ${place}; use positions 0 to ${t - 1}, or leave this empty.`;
+    if (!(p >= 0 && p < t)) return `${own} ${t === 1 ? "1 token" : `${t} tokens`}, so no position ${p}; use 0 to ${t - 1}, or leave this empty.`;
+  }
+  return "";
 }
 
 // The position that is looked at: the reader's, else the middle one of those that are scored, else the last.

@@ -16,19 +16,18 @@ function takeoutPanel(view) {
     tell("copied");
   }, { ariaExpanded: "false" });
   copy.dataset.copy = "python";
-  const link = button("copy link", async () => {
+  const link = view.link && button("copy link", async () => {
     await copyText(view.link(), code);
     tell("copied");
   });
   const csv = button("CSV", () => {
-    if (!view.look) return;
-    saveAs(new Blob([csvOf(view.look, payload)], { type: "text/csv;charset=utf-8" }), `${element.closest(".live-view").dataset.anchor}.tokens.csv`);
+    saveAs(new Blob([csvOf(view)], { type: "text/csv;charset=utf-8" }), `${element.closest(".live-view").dataset.anchor}.tokens.csv`);
   }, { ariaLabel: "every token as CSV" });
   csv.dataset.export = "tokens.csv";
-  const element = make("footer", { className: "lv-takeout" }, make("div", {}, copy, link, csv, did), pre);
+  const element = make("footer", { className: "lv-takeout" }, make("div", {}, copy, ...(link ? [link] : []), csv, did), pre);
   const update = () => {
     const shown = view.score && !view.scoring && !view.concealed ? view.score.after.accuracy.value : null;
     code.textContent = pythonLines(view.state, payload, shown);
   };
-  return { element, update };
+  return { element, update, shows: "look" };
 }

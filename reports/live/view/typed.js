@@ -19,7 +19,7 @@ function readTokens(text, payload) {
     return id;
   });
   if (unknown.length) {
-    const named = [...new Set(unknown)].slice(0, 3).map((word) => (word.length > 24 ? `${word.slice(0, 24)}…` : word));
+    const named = [...new Set(unknown)].slice(0, 3).map((word) => shortened(word, 25));
     const more = new Set(unknown).size > 3 ? " and others" : "";
     const some = shown.slice(0, 6).join(" ");
     throw new Error(`Not in the vocabulary: ${named.join(" ")}${more}. It has ${tokens.length} tokens: ${some}${tokens.length > 6 ? " …" : ""}`);
