@@ -253,7 +253,7 @@ def test_heads_that_work_through_values() -> None:
     assert all((edge.sender, edge.receiver) == ("L0.H1", "L1.H0") for edge in drawn.edges)
     assert all(edge.low <= edge.weight <= edge.high and edge.low < edge.high for edge in drawn.edges)
     assert found["complete"].value == 0
-    assert "Nothing outside stands in for them" in found["answer"].text
+    assert "What heads outside do for them is less than 0.1 of accuracy" in found["answer"].text
     tried = found["search"]
     assert sum(row["sets"] for row in tried.rows) == 11
     assert "11 sets" in tried.caption

@@ -72,12 +72,19 @@ def test_help_and_list_are_quick() -> None:
     assert float(last.rpartition(" ")[2]) < 0.5
 
 
+KINDS = (".py", ".json", ".js", ".css", ".ipynb")
+
+
 def source_files() -> set[str]:
     """Every source file of the product, relative to the checkout; tests are one entry of the map."""
     found = {ROOT / name for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/run")}
     for folder in (*PACKAGES, "examples", "tests"):
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix in (".py", ".json", ".js", ".css"):
+            if (
+                path.is_file()
+                and "__pycache__" not in path.parts
+                and path.suffix in (".py", ".json", ".js", ".css", ".ipynb")
+            ):
                 found.add(path)
     return {str(path.relative_to(ROOT)) for path in found}
 

@@ -23,6 +23,7 @@ from workbench.interventions import from_json
 from workbench.measure import Effect, measure, run
 from workbench.metrics import row_scores
 from workbench.reference import Pairing, build_reference
+from workbench.restart import evaluate
 from workbench.subject import Subject
 from workbench.task import Batch
 
@@ -224,14 +225,20 @@ def test_a_scope_around_an_intervention_keeps_its_own_hooks(d: Drawn) -> None:
     assert mine.complete >= 2 * N
 
 
-def test_a_measurement_inside_a_scope_that_changes_the_model_is_refused_where_it_would_miss_it() -> None:
+def test_a_measurement_inside_a_scope_that_changes_the_model_sees_the_change() -> None:
+    """A restart passes no hook point: with something hanging there the hooks' path is taken, and ``evaluate`` refuses.
+    On paper: with all z at 0, zeroing a head changes nothing, while both passes differ from the unchanged model's."""
     s = small.subject(PRE, padded=False)
     batch = s.sample(N, "test")
-    with (
-        intervene(s.model, [Edit(Z, torch.zeros_like, "mine")]),
-        pytest.raises(WorkbenchError, match="two ways to one intervention disagree"),
-    ):
-        effect_of(s, batch, Zero("L0.H0"))
+    plain = effect_of(s, batch, Zero("L0.H0"))
+    last_rows = Edit(Z, lambda z: torch.cat([z[:-1], torch.zeros_like(z[-1:])]), "mine")
+    with intervene(s.model, [last_rows]):
+        changed = effect_of(s, batch, Zero("L0.H0"))
+        with pytest.raises(WorkbenchError, match="something hangs on the model's hook points"):
+            next(evaluate(s.model, batch, [[]]))
+    assert changed.clean[1][:-1] == pytest.approx(plain.clean[1][:-1], abs=1e-5)
+    assert changed.clean[1][-1] != pytest.approx(plain.clean[1][-1], abs=1e-4)
+    assert changed.ablated[1][-1] != pytest.approx(plain.ablated[1][-1], abs=1e-4)
 
 
 @each(10)

@@ -120,7 +120,7 @@ def test_a_missing_checkpoint_costs_the_training_curves_and_nothing_else(taught:
     next((copy / "checkpoints").iterdir()).unlink()
     assert main(["report", str(copy), "--samples", "32"]) == 0
     record = findings(copy)
-    assert len(record["claims"]) == 8
+    assert len([claim for claim in record["claims"] if claim["id"].startswith("induction.")]) == 8
     assert "induction.phase_changes" not in record["tables"]
     assert "The training curves cannot be drawn" in (copy / "report.html").read_text(encoding="utf-8")
 

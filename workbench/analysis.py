@@ -55,8 +55,8 @@ class Budget:
                 raise WorkbenchError(
                     f"the budget's {name} is too small", expected=f"at least {least}", got=getattr(self, name)
                 )
-        if self.seconds is not None and not self.seconds > 0:
-            raise WorkbenchError("the budget's seconds cannot be used", expected="a number above 0", got=self.seconds)
+        if self.seconds is not None and not self.seconds >= 0:
+            raise WorkbenchError("the budget's seconds cannot be used", expected="a number from 0", got=self.seconds)
 
     @property
     def spent(self) -> bool:
