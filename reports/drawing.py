@@ -36,6 +36,9 @@ _SETTINGS = {
 }
 
 
+_REFERENCE = re.compile(r"(?:^|url\()#([^)\s]+)")
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A drawing: the SVG element, what it shows in words, what is out of order in it, and what its signs mean."""
@@ -95,6 +98,11 @@ def to_svg(figure: Figure, prefix: str, images: Sequence[tuple[Axes, Callable[[s
         for name, value in list(element.attrib.items()):
             del element.attrib[name]
             element.attrib[name.rpartition("}")[2]] = _attribute(name.rpartition("}")[2], value, prefix)
+    # matplotlib names every group; what nothing refers to is length alone.
+    known = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
+    for element in root.iter():
+        if element.attrib.get("id") not in known:
+            element.attrib.pop("id", None)
     width, height = (value * 72 for value in figure.get_size_inches())
     for offset, (axes, address) in enumerate(images):
         for later, theme in enumerate(("light", "dark")):

@@ -80,11 +80,7 @@ def source_files() -> set[str]:
     found = {ROOT / name for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/run")}
     for folder in (*PACKAGES, "examples", "tests"):
         for path in (ROOT / folder).rglob("*"):
-            if (
-                path.is_file()
-                and "__pycache__" not in path.parts
-                and path.suffix in (".py", ".json", ".js", ".css", ".ipynb")
-            ):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix in KINDS:
                 found.add(path)
     return {str(path.relative_to(ROOT)) for path in found}
 

@@ -44,6 +44,8 @@ class Attend:
             visible = visible & (mask[:, None] | torch.eye(t, dtype=torch.bool, device=mask.device))
         bias = 0.0 if model.alibi is None else model.alibi[:, :t, :t]
         self.bias = (model.unembed.W_U.new_zeros(()) + bias).masked_fill(~visible[:, None], -torch.inf)
+        # Nothing but causality: of a run of queries only the keys among themselves need it.
+        self.plain = model.alibi is None and bool(mask.all())
         self.rotary = None if model.rotary is None else model.rotary[:, :t].transpose(1, 2)
         tile = max(TILE, -(-t // TILES))
         self.everyone = [(start, min(start + tile, t)) for start in range(0, t, tile)]
@@ -104,16 +106,16 @@ class Attend:
             z = self._attend(q, key, v, self._bias(queries), s)
         else:
             z = torch.cat(
-                [self._attend(q[..., a:b], key[..., :b], v[..., :b], self.bias[..., a:b, :b], s)
+                [self._attend(q[..., a:b], key[..., :b], v[..., :b], self.bias[..., a:b, :b], s, a if self.plain else 0)
                  for a, b in self.everyone],
                 dim=-1,
             )  # fmt: skip
         return z.view(s, n, width, -1)
 
-    def _attend(self, q: Tensor, key: Tensor, v: Tensor, bias: Tensor, states: int) -> Tensor:
-        """z ``[state*seq*head d_head query_pos]``."""
+    def _attend(self, q: Tensor, key: Tensor, v: Tensor, bias: Tensor, states: int, first: int = 0) -> Tensor:
+        """z ``[state*seq*head d_head query_pos]``; the bias is 0 for keys before ``first``."""
         scores = torch.bmm(q.transpose(1, 2), key)
-        scores.view(states, -1, self.config.n_heads, *scores.shape[1:]).add_(bias)
+        scores.view(states, -1, self.config.n_heads, *scores.shape[1:])[..., first:].add_(bias[..., first:])
         pattern = torch.softmax(scores, -1, out=scores)
         return torch.bmm(v, pattern.transpose(1, 2))
 
