@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from workbench.statistics import TAIL, Interval, resample_weights
+from workbench.statistics import TAIL, Interval, resample_weights, spearman
 
 FEWEST = 4
 """The order of fewer heads than this says nothing."""
@@ -40,43 +40,36 @@ def agreement(
     n, heads = effect.shape
     if heads < FEWEST:
         return None
-    given = _signs(prediction.mean(axis=0)[None]), _signs(effect.mean(axis=0)[None])
-    if any(not signs.any() for signs in given):
+    given = _rounded(prediction.mean(axis=0)[None]), _rounded(effect.mean(axis=0)[None])
+    if any(np.ptp(values) == 0 for values in given):
         return None
     weights = resample_weights(n, seed)
     drawn = prediction if len(prediction) == 1 else resample_weights(len(prediction), seed) @ prediction
-    signs = _signs(drawn), _signs(weights @ effect)
-    swap = {_spearman: 12 / (heads * (heads**2 - 1)), _kendall: 4 / (heads * (heads - 1))}
-    return Agreement(*(_interval(measure, given, signs, least, n) for measure, least in swap.items()))
+    effects = _rounded(weights @ effect)
+    both = np.broadcast_to(_rounded(drawn), effects.shape), effects
+    swap = {spearman: 12 / (heads * (heads**2 - 1)), _kendall: 4 / (heads * (heads - 1))}
+    return Agreement(*(_interval(measure, given, both, least, n) for measure, least in swap.items()))
 
 
-Signs = tuple[np.ndarray, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]
+"""Two numbers of every head, ``[draw head]``."""
 
 
-def _interval(measure: Callable[[Signs], np.ndarray], given: Signs, drawn: Signs, least: float, n: int) -> Interval:
-    value = float(measure(given)[0])
-    low, high = np.quantile(measure(drawn), [TAIL, 1 - TAIL])
+def _interval(
+    measure: Callable[[np.ndarray, np.ndarray], np.ndarray], given: Pair, drawn: Pair, least: float, n: int
+) -> Interval:
+    value = float(measure(*given)[0])
+    low, high = np.quantile(np.nan_to_num(measure(*drawn)), [TAIL, 1 - TAIL])
     return Interval(value, max(-1.0, min(float(low), value - least)), min(1.0, max(float(high), value + least)), n)
 
 
-def _signs(values: Float[np.ndarray, "draw head"]) -> Float[np.ndarray, "draw head head"]:
-    """Which of two heads has more: 1, 0 or -1."""
-    rounded = np.round(values, _DECIMALS)
-    return np.sign(rounded[:, :, None] - rounded[:, None, :])
+def _rounded(values: Float[np.ndarray, "draw head"]) -> Float[np.ndarray, "draw head"]:
+    return np.round(values, _DECIMALS)
 
 
-def _spearman(signs: Signs) -> np.ndarray:
-    """The correlation of ranks: a head's rank is, but for a constant, half the sum of its signs."""
-    return _correlation(*(s.sum(axis=2) for s in signs))
-
-
-def _kendall(signs: Signs) -> np.ndarray:
-    """Tau-b: the correlation of the signs of all pairs."""
-    return _correlation(*(s.reshape(len(s), -1) for s in signs))
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of rows whose mean is 0; 0 where one is constant."""
+def _kendall(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Tau-b: the correlation of the signs of all pairs; nan where all heads tie."""
+    x, y = (np.sign(v[:, :, None] - v[:, None, :]).reshape(len(v), -1) for v in (one, other))
     scale = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     product = (x * y).sum(axis=1)
-    return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    return np.divide(product, scale, out=np.full_like(product, np.nan), where=scale > 0)

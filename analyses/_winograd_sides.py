@@ -22,6 +22,8 @@ from workbench.hooks import Edit, intervene
 from workbench.metrics import sequence_accuracy
 from workbench.model.transformer import Transformer
 from workbench.patching import SourceCache, restored, source_cache, twin_difference
+from workbench.puts import put_edits
+from workbench.replacements import Put
 from workbench.statistics import Interval
 from workbench.task import Batch, Task
 
@@ -159,15 +161,16 @@ def without_heads(
     side: Side, layers: Sequence[int], where: Bool[Tensor, "n pos"], means: Sequence[Tensor]
 ) -> Float[Tensor, "n pos d_vocab"]:
     """Logits when z of every head of these layers is its mean, at these positions only."""
-    return changed(side, [_z(layer, partial(_put, where=where, value=means[layer]), "mean") for layer in layers])
+    puts = [
+        Put("z", layer, means[layer][..., head, :], where, head)
+        for layer in layers
+        for head in range(side.model.config.n_heads)
+    ]
+    return changed(side, put_edits(puts, "means of sentence frames"))
 
 
 def _z(layer: int, function: Callable[[Tensor], Tensor], label: str) -> Edit:
     return Edit(f"blocks.{layer}.attn.hook_z", function, f"{label} of layer {layer}")
-
-
-def _put(z: Tensor, where: Tensor, value: Tensor) -> Tensor:
-    return torch.where(where[:, :, None, None], value, z)
 
 
 def cue_weight_edits(side: Side, layers: Sequence[int], *, removed: bool = False) -> list[Edit]:

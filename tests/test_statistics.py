@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from workbench.statistics import (
     paired_interval,
     resample_weights,
     sign_flip_p,
+    spearman,
     wilson,
 )
 
@@ -169,3 +172,14 @@ def test_a_few_values_off_the_common_one_give_the_exact_bound_and_more_are_resam
 def test_rounding_noise_is_no_spread_between_sequences():
     at = mean_interval(0.0233881 + 1e-8 * np.arange(50) / 50)
     assert (at.low, at.high) == (-np.inf, np.inf)
+
+
+def test_spearman_by_hand():
+    """Ranks (1, 2, 3, 4) and (2, 1, 4, 3): squared differences sum to 4, so rho = 1 - 6 * 4 / (4 * 15) = 0.6. A tie
+    shares its mean rank: (1.5, 1.5, 3) against (1, 2, 3) is 1.5 / sqrt(1.5 * 2)."""
+    one = np.array([[10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])
+    other = np.array([[2.0, 1.0, 4.0, 3.0], [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
+    found = spearman(one, other)
+    assert found[:2] == pytest.approx([0.6, -1.0])
+    assert np.isnan(found[2])
+    assert spearman(np.array([[1.0, 1.0, 2.0]]), np.array([[1.0, 2.0, 3.0]]))[0] == pytest.approx(1.5 / math.sqrt(3))

@@ -27,7 +27,7 @@ from workbench.metrics import row_scores
 from workbench.patch_sweep import PatchSweep, Side, here, patch_sweep, sides
 from workbench.patching import Point, Puts, Shares, point_name, shares
 from workbench.restart import CHUNK_TOKENS
-from workbench.statistics import TAIL, Interval, resample_weights
+from workbench.statistics import TAIL, Interval, resample_weights, spearman
 from workbench.task import Batch
 
 ALIKE = 0.01
@@ -128,25 +128,15 @@ def rank_agreement(one: Float[np.ndarray, "what n"], other: Float[np.ndarray, "w
         raise WorkbenchError(
             "ranks cannot be compared", expected="two measurements of the same 2 things or more", got=one.shape
         )
-    value = _spearman(one.mean(1), other.mean(1))
+    value = float(spearman(_steps(one.mean(1)[None]), _steps(other.mean(1)[None]))[0])
     if all(np.ptp(x, axis=1).max() <= 1e-5 * np.abs(x).max() for x in (one, other)):
         return Interval(value, *((-1.0, 1.0) if np.isfinite(value) else (np.nan, np.nan)), one.shape[1])
     weights = resample_weights(one.shape[1])
-    drawn = [_spearman(a, b) for a, b in zip(weights @ one.T, weights @ other.T, strict=True)]
+    drawn = spearman(_steps(weights @ one.T), _steps(weights @ other.T))
     low, high = np.nanquantile(drawn, [TAIL, 1 - TAIL]) if np.isfinite(drawn).any() else (np.nan, np.nan)
     return Interval(value, float(low), float(high), one.shape[1])
 
 
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
-    size = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / size) if size > 0 else float("nan")
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; those of values alike are averaged."""
-    scale = ALIKE * max(float(np.abs(values).max()), 1e-30)
-    _, index, count = np.unique(np.round(values / scale), return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return ((last - count + last - 1) / 2)[index]
+def _steps(values: Float[np.ndarray, "row what"]) -> Float[np.ndarray, "row what"]:
+    """Values in steps of ``ALIKE`` of the largest of their row."""
+    return np.round(values / (ALIKE * np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-30)))

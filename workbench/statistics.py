@@ -165,6 +165,19 @@ def holm(p: ArrayLike) -> np.ndarray:
     return corrected
 
 
+def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Rank correlation (Spearman 1904) of the rows of two matrices ``[row what]``: one number a row, in [-1, 1].
+
+    Equal values share their mean rank; round before where what is left is noise. nan where a row is constant.
+    """
+    from scipy.stats import rankdata
+
+    x, y = (rankdata(values, axis=1) - (values.shape[1] + 1) / 2 for values in (one, other))
+    scale = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    product = (x * y).sum(axis=1)
+    return np.divide(product, scale, out=np.full_like(product, np.nan), where=scale > 0)
+
+
 def sign_flip_p(difference: ArrayLike, *, seed: int = 0, flips: int = 10_000) -> float:
     """Two-sided p-value of a mean paired difference of 0, by random sign flips (Fisher 1935).
 
