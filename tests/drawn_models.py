@@ -23,7 +23,7 @@ VARIED = {
 def build(seed: int = 0, **options: object) -> Transformer:
     """A small model all of whose weights, biases and gains are drawn, so that none of them can hide."""
     shape = {"d_vocab": 11, "n_ctx": 12, "d_model": 16, "n_heads": 2, "d_head": 6}
-    model = Transformer(ModelConfig(**{**shape, **options}), seed=seed)  # type: ignore[arg-type]
+    model = Transformer(ModelConfig(**{**shape, **options}), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():

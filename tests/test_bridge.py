@@ -64,7 +64,7 @@ class Next(Task):
 
 def subject_of(model: nn.Module) -> Subject:
     task = Next()
-    return Subject(model, task.vocabulary, task)  # type: ignore[arg-type]
+    return Subject(model, task.vocabulary, task)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_zero_an_mlp_of_a_grouped_bridge_is_zero_what_it_writes(grouped, shared)
 
 
 def test_paths_of_a_grouped_bridge_are_cut_for_whole_groups_or_refused(grouped, shared) -> None:
-    assert shared.model.n_key_value_heads == 2  # type: ignore[union-attr]
+    assert shared.model.n_key_value_heads == 2
     batch, model = shared.sample(3, "test"), shared.model
     reference = build_reference(shared, size=8)
     clean = run(model, batch).logits
@@ -242,7 +242,7 @@ def test_paths_of_a_grouped_bridge_are_cut_for_whole_groups_or_refused(grouped, 
         capture_gradients(model, ["blocks.1.hook_k_input"]),
     ):
         raise AssertionError
-    assert not model.bridge.cfg.use_split_qkv_input  # type: ignore[union-attr]
+    assert not model.bridge.cfg.use_split_qkv_input
 
 
 @torch.no_grad()

@@ -465,7 +465,7 @@ def test_an_analysis_ends_nothing_else(body: str, capsys: Capture, run: Path, ow
 def test_the_command_on_the_page_says_how_the_run_was_made(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pipeline.open_run(run)
     made.record["execution"].update(threads=2, device="cuda", compile=True)
-    kept = {**made.audit(), "verdict": "leaks"}  # type: ignore[dict-item]
+    kept = {**made.audit(), "verdict": "leaks"}
     monkeypatch.setattr(pipeline.Run, "audit", lambda _: kept)
     [train, _] = pipeline.commands(made, run, (), 8, [EXAMPLES])
     assert f"--seed 4 --threads 2 --device cuda --compile --allow-leaky --plugins {EXAMPLES}" in train

@@ -78,7 +78,7 @@ def test_gradients_reach_hook_points_that_are_computed_only_when_watched() -> No
 
     def keep(x: Tensor, hook: object) -> None:
         x.requires_grad_(True).retain_grad() if not x.requires_grad else x.retain_grad()
-        grads[hook.name] = x  # type: ignore[attr-defined]
+        grads[hook.name] = x
 
     points = [
         f"blocks.1.{p}" for p in ("hook_q_input", "hook_k_input", "hook_v_input", "attn.hook_result", "hook_resid_pre")

@@ -117,7 +117,7 @@ def test_the_packages_of_the_project_are_the_folders() -> None:
 
 @pytest.mark.parametrize("command", main_module.commands(), ids=lambda c: c.NAME)
 def test_the_readme_has_every_option_of_every_command(command: object, capsys: pytest.CaptureFixture[str]) -> None:
-    name = command.NAME  # type: ignore[attr-defined]
+    name = command.NAME
     assert main([name, "--help"]) == 0
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     section = README.partition("## The command")[2].partition("\n## ")[0]

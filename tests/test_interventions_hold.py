@@ -32,7 +32,7 @@ Z = "blocks.1.attn.hook_z"
 
 
 def effect_of(s: Subject, batch: Batch, value: Intervention, **options: object) -> Effect:
-    return measure(s, batch, [value], **options)[0]  # type: ignore[arg-type]
+    return measure(s, batch, [value], **options)[0]
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-5) -> bool:
@@ -155,7 +155,7 @@ def test_zero_a_part_is_zero_the_weights_that_write_it(shape, seed, data) -> Non
     parts = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     zeroed = small.model(shape, seed)
     with torch.no_grad():
-        for part in expand(Zero(parts).parts, s.config):  # type: ignore[arg-type]
+        for part in expand(Zero(parts).parts, s.config):
             if isinstance(part, Mlp):
                 zeroed.blocks[part.layer].mlp.W_out.zero_()
                 zeroed.blocks[part.layer].mlp.b_out.zero_()

@@ -159,7 +159,7 @@ def test_a_budget_has_seeds_for_an_interval() -> None:
 class Gone(BaseProcess):
     """Stands for a process that has ended."""
 
-    exitcode = -9  # type: ignore[assignment]
+    exitcode = -9
 
     def __init__(self) -> None: ...
 

@@ -265,7 +265,7 @@ def test_a_shorter_sequence_takes_means_and_donors_at_its_own_positions(node: No
     given = live.material(small_models.subject({"d_mlp": 12}, 5, padded=False), n=8)
     change = {"states": {"L0.H1": "mean", "L0.mlp": "resample", "L1.H0": "mean"}, "frozen": False, "at": []}
     tokens = given.batch.tokens[2, :4].tolist()
-    request = {"sequence": {"tokens": tokens, "mask": None, "places": {}, "donor": donors(given)[2]}, "head": "L0.H0"}  # type: ignore[index]
+    request = {"sequence": {"tokens": tokens, "mask": None, "places": {}, "donor": donors(given)[2]}, "head": "L0.H0"}
     answer = node([{"payload": live.payload(given, []), "calls": [["sequence", {**request, "change": change}]]}])[0][0]
     wanted = hooked(given.subject.model, given.batch, change, given.reference, donors(given))[2, :4]
     assert torch.allclose(torch.tensor(answer["logits"]["after"]).view_as(wanted), wanted, atol=1e-5)
@@ -353,7 +353,7 @@ def test_a_run_is_named_so_that_it_opens_from_any_folder(tmp_path: Path, monkeyp
         load_task("own_words", plugins=["plugins"]), shape, TrainConfig(steps=1), 0, Path("runs/own")
     )
     subject = open_subject(open_run("runs/own"), ["plugins"])
-    assert str(subject.run.folder) == "runs/own"  # type: ignore[union-attr]
+    assert str(subject.run.folder) == "runs/own"
     found = live.payload(live.material(subject, n=8), [], "server")["run"]
     assert found == {
         "hash": run_of.hash, "folder": str(tmp_path / "runs" / "own"), "plugins": [str(tmp_path / "plugins")]

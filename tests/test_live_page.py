@@ -230,7 +230,8 @@ def test_keys_do_what_the_mouse_does_and_escape_releases(open_page: Opener) -> N
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.head") == "L0.H1"
-    assert page.locator(".lv-attention select").input_value() == "L0.H1"
+    # What waits for the model's answer shows the new head with it, not before.
+    expect(page.locator(".lv-attention select")).to_have_value("L0.H1")
     page.keyboard.press("Space")
     page.keyboard.press("Enter")
     assert opened.state("L0.H1") == "mean"
@@ -681,7 +682,7 @@ def test_the_python_lines_name_the_plugin_folders(browser: Browser, tmp_path: Pa
     [line] = [
         line for line in opened.page.locator("[data-python] code").text_content().splitlines() if ".open(" in line
     ]
-    call = ast.parse(line).body[0].value  # type: ignore[attr-defined]
+    call = ast.parse(line).body[0].value
     assert ast.literal_eval(call.args[0]) == "/runs/own"
     assert [(word.arg, ast.literal_eval(word.value)) for word in call.keywords] == [("plugins", plugins)]
     context.close()

@@ -254,14 +254,14 @@ def until(page: Page, holds: Callable[[], bool]) -> None:
 
 def window(page: Page) -> tuple[float, float, float]:
     settle(page)
-    x, y, span = map(float, page.locator(".map").first.get_attribute("data-window").split())  # type: ignore[union-attr]
+    x, y, span = map(float, page.locator(".map").first.get_attribute("data-window").split())
     return x, y, span
 
 
 def at(page: Page, q: int, k: int) -> dict[str, float]:
     """Where in the map's box the middle of a cell lies."""
     x, y, span = window(page)
-    left, top, side = map(float, page.locator(".map").first.get_attribute("data-plot").split())  # type: ignore[union-attr]
+    left, top, side = map(float, page.locator(".map").first.get_attribute("data-plot").split())
     return {"x": left + (k + 0.5 - x) / span * side, "y": top + (q + 0.5 - y) / span * side}
 
 
@@ -296,7 +296,7 @@ def test_it_is_drawn_at_every_width_in_both_themes(opened: Opener, width: int, s
     page = opened("long", width, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     box = page.locator(".map").bounding_box()
-    assert box["width"] > 250  # type: ignore[index]
+    assert box["width"] > 250
     assert page.locator(".heads button").count() == 4
     drawn = """canvas => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -437,7 +437,7 @@ def test_everything_by_keyboard(opened: Opener):
     assert seen(page)[0] == said(0, 127, 0)[0]
     assert page.locator(".words").get_attribute("aria-activedescendant") == "long.patterns--token-127"
     words, box = page.locator(".words span").last.bounding_box(), page.locator(".words").bounding_box()
-    assert words["y"] + words["height"] <= box["y"] + box["height"] + 1  # type: ignore[index]
+    assert words["y"] + words["height"] <= box["y"] + box["height"] + 1
 
 
 def test_wheel_and_drag(opened: Opener):
@@ -445,7 +445,7 @@ def test_wheel_and_drag(opened: Opener):
     page.locator(".map").scroll_into_view_if_needed()
     box = page.locator(".map").bounding_box()
     spot = at(page, 80, 40)
-    page.mouse.move(box["x"] + spot["x"], box["y"] + spot["y"])  # type: ignore[index]
+    page.mouse.move(box["x"] + spot["x"], box["y"] + spot["y"])
     page.mouse.wheel(0, -300)
     assert window(page) == (0, 0, 128)  # the page scrolls until the map has the focus
     page.evaluate("scrollTo(0, 0)")
@@ -459,10 +459,10 @@ def test_wheel_and_drag(opened: Opener):
     assert seen(page) == said(0, 80, 40)
     inside, _ = page.locator(".map").bounding_box(), page.mouse.down()
     spot = at(page, 80, 40)
-    page.mouse.move(inside["x"] + spot["x"] + 60, inside["y"] + spot["y"] + 30, steps=4)  # type: ignore[index]
+    page.mouse.move(inside["x"] + spot["x"] + 60, inside["y"] + spot["y"] + 30, steps=4)
     page.mouse.up()
     moved = window(page)
-    side = float(page.locator(".map").get_attribute("data-plot").split()[2])  # type: ignore[union-attr]
+    side = float(page.locator(".map").get_attribute("data-plot").split()[2])
     assert moved == pytest.approx((max(0, x - 60 * span / side), max(0, y - 30 * span / side), span), abs=0.2)
     assert not is_locked(page)
     page.get_by_role("button", name="show the whole map").click()
@@ -476,10 +476,10 @@ def test_fingers_tap_and_pinch(opened: Opener):
     page.locator(".map").scroll_into_view_if_needed()
     page.locator(".map").tap(position=at(page, 100, 40))
     assert is_locked(page)
-    assert abs(int(re.search(r"\((\d+)\)", seen(page)[0])[1]) - 100) <= 1  # type: ignore[index]
+    assert abs(int(re.search(r"\((\d+)\)", seen(page)[0])[1]) - 100) <= 1
     box = page.locator(".map").bounding_box()
     session = page.context.new_cdp_session(page)
-    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)  # type: ignore[index]
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
     def touch(kind: str, *apart: float) -> None:
         points = [{"x": middle[0] + s * a, "y": middle[1], "id": i} for a in apart for i, s in enumerate((-1, 1))]

@@ -522,7 +522,7 @@ def test_the_bundle_stands_once_and_only_where_it_is_needed(report: str):
 
 def test_patterns_stand_as_data_with_their_tokens_seen():
     source = page(hostile()[6])
-    data = json.loads(re.search(r'class="patterns">(.*?)</script>', source)[1])  # type: ignore[index]
+    data = json.loads(re.search(r'class="patterns">(.*?)</script>', source)[1])
     assert data["raw"] == list(HOSTILE_TOKENS)
     assert data["tokens"] == [glyphs(t) for t in HOSTILE_TOKENS]
     assert data["attention"][0][3][:5] == [0.25, 0.25, 0.25, 0.25, 0]
@@ -564,7 +564,7 @@ def test_cells_show_intervals_signs_and_marks():
     assert '<td class="n" data-v="0.001">0.00 ' in source
     assert ">12\u202f000</td>" in source
     assert source.count('<tr class="marked">') == 1
-    csv = json.loads(re.search(r'class="csv">(.*?)</script>', source)[1])  # type: ignore[index]
+    csv = json.loads(re.search(r'class="csv">(.*?)</script>', source)[1])
     assert csv.splitlines() == ["h,d,lo,hi,n", "L0.H0,-0.5,-0.53,-0.47,12000", "L0.H1,,,,", "L0.H2,0.001,-0.03,0.03,3"]
 
 

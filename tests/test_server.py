@@ -240,7 +240,7 @@ def start(site: Server) -> http.client.HTTPConnection:
     connection.request("POST", f"/{site.token}/message", json.dumps(SCORE), headers)
     reply = connection.getresponse()
     assert json.loads(reply.readline())["progress"]["done"] % 10 == 0
-    connection.reply = reply  # type: ignore[attr-defined]
+    connection.reply = reply
     return connection
 
 
@@ -252,7 +252,7 @@ def until(what: Callable[[], bool], seconds: float = 5) -> None:
 
 
 def leave(connection: http.client.HTTPConnection) -> None:
-    connection.reply.close()  # type: ignore[attr-defined]
+    connection.reply.close()
     connection.close()
 
 

@@ -115,7 +115,7 @@ def line(row: dict[str, object]) -> str:
     cells = [
         f"{row['preset']!s:9}{row['mode']!s:9}{row['steps_per_second']:8.1f} steps/s  loss {row['final_loss']:.4f}"
     ]
-    cells += [f"{name.removesuffix('_score')} {value:.3f}" for name, value in row["scores"].items()]  # type: ignore[attr-defined]
+    cells += [f"{name.removesuffix('_score')} {value:.3f}" for name, value in row["scores"].items()]
     if "agrees" in row:
         cells.append(f"first losses differ by {row['first_loss_difference']:.1e}")
         cells.append("agrees" if row["agrees"] else "DIFFERS from the CPU")
