@@ -34,7 +34,10 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
+
+    # How long a page may take on a busy machine is not what the tests are about: as patient as Playwright's own waits.
+    expect.set_options(timeout=30_000)
 
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_playwright() as playwright:

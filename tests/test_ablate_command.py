@@ -112,7 +112,6 @@ def open_tab(browser: Browser) -> Iterator[Callable[[str], Opened]]:
         contexts.append(browser.new_context())
         opened = Opened(contexts[-1].new_page())
         page, troubles, home = opened.page, opened.troubles, address.partition("#")[0]
-        page.set_default_timeout(8000)
         page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda e: troubles.append(str(e)))
         page.on("request", lambda r: troubles.append(r.url) if not r.url.startswith((home, "blob:", "data:")) else None)

@@ -129,7 +129,6 @@ class Opened:
 def watched(context: BrowserContext) -> Opened:
     opened = Opened(context.new_page())
     page, troubles = opened.page, opened.troubles
-    page.set_default_timeout(8000)
     page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: troubles.append(str(e)))
     page.on("dialog", lambda d: (troubles.append(d.message), d.dismiss()))
@@ -243,7 +242,7 @@ def test_keys_do_what_the_mouse_does_and_escape_releases(open_page: Opener) -> N
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
-    assert page.locator(".lv-token.lv-query").get_attribute("aria-label", timeout=1000).startswith("position 2:")
+    assert page.locator(".lv-token.lv-query").get_attribute("aria-label").startswith("position 2:")
     assert page.locator(".lv-token.lv-key").count() == 1
     page.keyboard.press("Escape")
     assert page.locator(".lv-tokens [aria-pressed=true], .lv-token.lv-key").count() == 0
@@ -607,7 +606,7 @@ def test_hostile_tokens_stay_text_and_can_be_typed(open_page: Opener, files: dic
     expect(page.locator(".lv-tokens button")).to_have_count(3)
     assert page.locator(".lv-tokens button").first.inner_text() == SCRIPT
     page.get_by_text("every token as a table").click()
-    assert page.locator(".lv-rows tbody .lv-token").first.inner_text() == SCRIPT
+    expect(page.locator(".lv-rows tbody .lv-token").first).to_have_text(SCRIPT)
     assert page.locator("img").count() == 0
     page.locator(".lv-sequence").get_by_role("button", name="edit").click()
     assert (

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playwright.sync_api import expect
 
 from reports import attention, long_attention
 from reports.escaping import glyphs
@@ -244,12 +245,12 @@ def settle(page: Page) -> None:
 
 
 def until(page: Page, holds: Callable[[], bool]) -> None:
-    """Waits at most 5 s (the page's policy forbids the browser to evaluate what it would have to wait for)."""
-    for _ in range(100):
+    """Waits at most 30 s (the page's policy forbids the browser to evaluate what it would have to wait for)."""
+    for _ in range(600):
         if holds():
             return
         page.wait_for_timeout(50)
-    raise AssertionError("it did not come about within 5 s")
+    raise AssertionError("it did not come about within 30 s")
 
 
 def window(page: Page) -> tuple[float, float, float]:
@@ -598,7 +599,7 @@ def test_print_is_a_still_picture(opened: Opener):
 
 def test_figures_stand_beside_each_other(opened: Opener):
     page = opened("two", ready=".circuitsvis canvas")
-    assert page.locator(".long-view[data-drawn]").count() == 2
+    expect(page.locator(".long-view[data-drawn]")).to_have_count(2)
     page.locator(".map").last.focus()
     page.keyboard.press("ArrowDown")
     settle(page)

@@ -57,7 +57,6 @@ def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
     def opener(**options: Any) -> Page:
         contexts.append(browser.new_context(offline=True, **options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(8000)
         page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda e: troubles.append(str(e)))
         page.on("dialog", lambda d: (troubles.append(d.message), d.dismiss()))

@@ -244,7 +244,7 @@ def start(site: Server) -> http.client.HTTPConnection:
     return connection
 
 
-def until(what: Callable[[], bool], seconds: float = 5) -> None:
+def until(what: Callable[[], bool], seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
