@@ -410,6 +410,14 @@ def test_report_leaves_findings_and_a_page(capsys: Capture, run: Path) -> None:
     assert "looks more than one token back on average" in printed.out
     assert printed.out.rstrip().endswith(f"page: {run / 'report.html'}")
     assert "distance: patterns" in printed.err
+    assert main([*argv, "--threads", "2"]) == 0
+    again = json.loads((run / "findings.json").read_text())
+    jsonschema.validate(again, schema("findings"))
+    assert again["asked"] == {"only": ["distance"], "samples": 16, "threads": 2}
+    assert "--samples 16 --threads 2" in (run / "report.html").read_text()
+    capsys.readouterr()
+    assert main([*argv, "--threads", "0"]) == 1
+    assert "threads cannot be used" in capsys.readouterr().err
     assert main(["verify", str(run)]) == 0
 
     assert main([*argv, "--json"]) == 0

@@ -24,6 +24,7 @@ from workbench.model.transformer import Transformer
 from workbench.replacements import Put
 from workbench.restart import evaluate
 from workbench.task import Batch
+from workbench.work import counting
 
 TOLERANCES: Mapping[str, float] = {
     "zero_vs_rows": 1e-6,
@@ -149,7 +150,7 @@ def self_checks(model: Transformer, batch: Batch) -> Checks:
     """
     few = batch[:SEQUENCES]
     heads = all_heads(model.config.n_layers, model.config.n_heads)
-    with torch.no_grad():
+    with torch.no_grad(), counting(len(heads)) as step:
         clean = run(model, few).logits
         with intervene(model, []):
             empty = model(few.tokens, few.mask, path="explicit")
@@ -158,8 +159,11 @@ def self_checks(model: Transformer, batch: Batch) -> Checks:
         reference = run(exact, few).logits
         singles = torch.cat([run(exact, few[i : i + 1]).logits for i in range(len(few))])
         fast = exact(few.tokens, few.mask, path="fast")
-        zeroed = [run(exact, few, Zero((head,))).logits for head in heads]
-        rows = [deviation(logits, _without_rows(exact, few, *head)) for head, logits in zip(heads, zeroed, strict=True)]
+        zeroed, rows = [], []
+        for head in heads:
+            zeroed.append(run(exact, few, Zero((head,))).logits)
+            rows.append(deviation(zeroed[-1], _without_rows(exact, few, *head)))
+            step(1)
         puts = [[Put("z", head.layer, 0.0, head=head.head)] for head in heads]
         restarts = [
             deviation(logits, zeroed[index][outcome.start : outcome.stop][few.scored[outcome.start : outcome.stop]])

@@ -26,6 +26,7 @@ from workbench.pattern_scores import duplicate_token, prefix_matching, previous_
 from workbench.probes import Probe, impostor_periods, repeated_blocks, varying_periods
 from workbench.statistics import mean_intervals
 from workbench.task import Vocabulary
+from workbench.work import counting
 
 __all__ = [
     "KEYS",
@@ -125,18 +126,20 @@ def score_heads(model: Transformer, vocabulary: Vocabulary, probe: Probe, *, chu
     left_out = dict.fromkeys(parts, 0) | {"copying_score": len(probe) * probe.bos}
     size = max(1, chunk_tokens // probe.tokens.shape[1])
     device = model.unembed.W_U.device
-    for start in range(0, len(probe), size):
-        tokens = probe.tokens[start : start + size].to(device)
-        targets = {name: find(tokens, probe.bos) for name, find in TARGETS.items()}
-        if probe.keys is not None:
-            targets[KEYS] = probe.keys[start : start + size].to(device)
-        for name, found in targets.items():
-            _require_targets(name, found)
-            chances[name].append(pattern_scores.chance(found))
-            left_out[name] += int((~found.any(dim=2)).sum())
-        scored = _score_chunk(model, tokens, targets, probe.bos)
-        for name, by_layer in scored.items():
-            parts[name].append(torch.stack(by_layer, dim=1).double().cpu().numpy())
+    with counting(len(probe)) as step:
+        for start in range(0, len(probe), size):
+            tokens = probe.tokens[start : start + size].to(device)
+            targets = {name: find(tokens, probe.bos) for name, find in TARGETS.items()}
+            if probe.keys is not None:
+                targets[KEYS] = probe.keys[start : start + size].to(device)
+            for name, found in targets.items():
+                _require_targets(name, found)
+                chances[name].append(pattern_scores.chance(found))
+                left_out[name] += int((~found.any(dim=2)).sum())
+            scored = _score_chunk(model, tokens, targets, probe.bos)
+            for name, by_layer in scored.items():
+                parts[name].append(torch.stack(by_layer, dim=1).double().cpu().numpy())
+            step(len(tokens))
     chance = {name: float(torch.cat(values).double().mean()) for name, values in chances.items()}
     return HeadScores(
         {name: np.concatenate(values) for name, values in parts.items()},

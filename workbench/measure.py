@@ -7,7 +7,7 @@ error: its "effect" would be a plausible zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ from workbench.restart import evaluate
 from workbench.statistics import Bounds, paired_interval
 from workbench.subject import Subject
 from workbench.task import Batch
+from workbench.work import counting
 
 AGREEMENT = 1e-4
 """How far the two ways to an intervention may differ in float32, relative to max(1, largest |logit|), before it is a
@@ -191,11 +192,11 @@ def measure(
         for frozen in (False, True)
     }
     slow = [i for i in range(len(interventions)) if i not in {*fast[False], *fast[True]}]
-    with torch.no_grad():
+    with torch.no_grad(), counting(len(batch) * len(interventions)) as step:
         for part in _parts(subject.model, batch, chunk):
             wrong = None if incorrect is None else incorrect[part.start : part.stop]
             for some in filter(None, fast.values()):
-                _restart(part, [interventions[i] for i in some], wrong, [collected[i] for i in some])
+                _restart(part, [interventions[i] for i in some], wrong, [collected[i] for i in some], step)
             clean = row_scores(part.clean[part.batch.scored], part.batch, wrong) if slow else None
             for i in slow:
                 done = _hooked(part, interventions[i])
@@ -203,6 +204,7 @@ def measure(
                 into.clean.append(clean)  # type: ignore[arg-type]
                 into.ablated.append(row_scores(done.logits[part.batch.scored], part.batch, wrong))
                 into.fired, into.expected = into.fired + done.fired, into.expected + done.expected
+                step(len(part.batch))
     return [at.effect(one) for at, one in zip(collected, interventions, strict=True)]
 
 
@@ -221,7 +223,11 @@ def _restarts(intervention: Intervention) -> bool:
 
 
 def _restart(
-    part: Sources, interventions: Sequence[Intervention], wrong: Tensor | None, into: Sequence[_Collected]
+    part: Sources,
+    interventions: Sequence[Intervention],
+    wrong: Tensor | None,
+    into: Sequence[_Collected],
+    step: Callable[[int], None],
 ) -> None:
     """Interventions on some sequences by restarts; the pass in which nothing is put is the clean one beside them."""
     assert isinstance(part.model, Transformer)
@@ -237,6 +243,7 @@ def _restart(
             scores[index].append(row_scores(logits, few, labels))
             if index:
                 into[index - 1].fired += int(fired.sum())
+                step(len(few))
     clean = torch.cat(scores[0], dim=1)
     for at, put, ablated in zip(into, puts, scores[1:], strict=True):
         at.clean.append(clean)

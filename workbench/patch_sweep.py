@@ -44,6 +44,7 @@ from workbench.patching import (
 from workbench.replacements import Replacement
 from workbench.restart import CHUNK_TOKENS, Outcome, evaluate
 from workbench.task import Batch
+from workbench.work import counting
 
 What = TypeVar("What")
 
@@ -212,20 +213,22 @@ def carry_out(work: Work[What], batch: Batch, twin: Batch, direction: str, chunk
     require_twins(batch, twin)
     destination, source = (twin, batch) if direction == "denoising" else (batch, twin)
     before, after, found = list[Tensor](), list[Tensor](), [_Collected() for _ in work.what]
-    for side in sides(work.model, destination, source, chunk_tokens):
-        labels, wrong = batch[side.start : side.stop], twin.targets[side.start : side.stop]
-        after.append(row_scores(side.source.logits[labels.scored], labels, wrong))
-        scores: list[list[Tensor]] = [[] for _ in (None, *work.what)]
-        for outcome in _outcomes(work, side, chunk_tokens):
-            few, ids = labels[outcome.start : outcome.stop], wrong[outcome.start : outcome.stop]
-            for index, logits, fired in zip(outcome.indices, outcome.logits, outcome.fired, strict=True):
-                scores[index].append(row_scores(logits, few, ids))
-                if index:
-                    found[index - 1].fired += int(fired.sum())
-        before.append(torch.cat(scores[0], dim=1))
-        for index, at in enumerate(found):
-            at.scores.append(torch.cat(scores[index + 1], dim=1))
-            at.expected += int(work.reached(side, index).sum())
+    with counting(len(batch) * len(work.what)) as step:
+        for side in sides(work.model, destination, source, chunk_tokens):
+            labels, wrong = batch[side.start : side.stop], twin.targets[side.start : side.stop]
+            after.append(row_scores(side.source.logits[labels.scored], labels, wrong))
+            scores: list[list[Tensor]] = [[] for _ in (None, *work.what)]
+            for outcome in _outcomes(work, side, chunk_tokens):
+                few, ids = labels[outcome.start : outcome.stop], wrong[outcome.start : outcome.stop]
+                for index, logits, fired in zip(outcome.indices, outcome.logits, outcome.fired, strict=True):
+                    scores[index].append(row_scores(logits, few, ids))
+                    if index:
+                        found[index - 1].fired += int(fired.sum())
+                        step(len(few))
+            before.append(torch.cat(scores[0], dim=1))
+            for index, at in enumerate(found):
+                at.scores.append(torch.cat(scores[index + 1], dim=1))
+                at.expected += int(work.reached(side, index).sum())
     for one, at in zip(work.what, found, strict=True):
         if not 0 < at.fired == at.expected:
             expected = f"on {at.expected} sequences" if at.expected else "a real position in some sequence"

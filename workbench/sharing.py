@@ -61,55 +61,55 @@ class EffectiveNumber:
     reason: str
 
 
-def shapley(value: Callable[[frozenset[Head]], np.ndarray], players: Sequence[Head], *, seed: int = 0) -> Shapley:
+Heads = frozenset[Head]
+
+
+def shapley(
+    value: Callable[[Sequence[Heads]], Sequence[np.ndarray]], players: Sequence[Head], *, seed: int = 0
+) -> Shapley:
     """Shapley values of a set function: exact to 8 players, else the mean over 200 orders of the stream "shapley".
 
     Args:
-        value: for a set of players the per-sequence cost ``[n]`` of removing it (positive where it hurts; for instance
-            clean minus ablated accuracy). Each set is evaluated once. players: all different.
+        value: for each set of players the per-sequence cost ``[n]`` of removing it (positive where it hurts; for
+            instance clean minus ablated accuracy). Asked once, for all sets. players: all different.
     """
     players = tuple(players)
     if not players or len(set(players)) != len(players):
         raise WorkbenchError("Shapley values need players", expected="at least one, all different", got=players)
-    known: dict[frozenset[Head], np.ndarray] = {}
-
-    def worth(subset: frozenset[Head]) -> np.ndarray:
-        if subset not in known:
-            known[subset] = np.asarray(value(subset), dtype=np.float64)
-        return known[subset]
-
     k = len(players)
     exact = k <= EXACT_UP_TO
-    values = np.zeros((k, len(worth(frozenset()))))
+    # Steps: a player joins those who are there already, with the weight of that in the player's value.
+    steps: list[tuple[int, Heads, float]] = []
     if exact:
         subsets = [frozenset(p for i, p in enumerate(players) if bits >> i & 1) for bits in range(2**k)]
         for i, player in enumerate(players):
-            for subset in subsets:
-                if player not in subset:
-                    weight = 1 / (k * math.comb(k - 1, len(subset)))
-                    values[i] += weight * (worth(subset | {player}) - worth(subset))
+            steps += [(i, there, 1 / (k * math.comb(k - 1, len(there)))) for there in subsets if player not in there]
     else:
         stream = numpy_stream(seed, "shapley")
         for _ in range(ORDERS):
-            before: frozenset[Head] = frozenset()
-            for i in stream.permutation(k):
-                after = before | {players[i]}
-                values[i] += (worth(after) - worth(before)) / ORDERS
-                before = after
-    return Shapley(players, values, exact, len(known))
+            order = stream.permutation(k)
+            steps += [(i, frozenset(players[j] for j in order[:at]), 1 / ORDERS) for at, i in enumerate(order)]
+    asked = list(dict.fromkeys(heads for i, there, _ in steps for heads in (there, there | {players[i]})))
+    worth = dict(zip(asked, (np.asarray(v, dtype=np.float64) for v in value(asked)), strict=True))
+    values = np.zeros((k, len(worth[frozenset()])))
+    for i, there, weight in steps:
+        values[i] += weight * (worth[there | {players[i]}] - worth[there])
+    return Shapley(players, values, exact, len(worth))
 
 
 def removal_cost(
     subject: Subject, batch: Batch, reference: ReferenceSet
-) -> Callable[[frozenset[Head]], Float[np.ndarray, " n"]]:
+) -> Callable[[Sequence[Heads]], list[Float[np.ndarray, " n"]]]:
     """The set function for :func:`shapley`: accuracy lost, sequence by sequence, when a set is mean-ablated jointly."""
 
-    def cost(heads: frozenset[Head]) -> np.ndarray:
-        if not heads:
-            return np.zeros(len(batch))
-        return -measure(subject, batch, [Mean(tuple(heads), reference)])[0].accuracy_effect
+    def costs(sets: Sequence[Heads]) -> list[np.ndarray]:
+        some = [heads for heads in sets if heads]
+        lost = {Heads(): np.zeros(len(batch))}
+        effects = measure(subject, batch, [Mean(tuple(sorted(heads)), reference) for heads in some])
+        lost |= {heads: -effect.accuracy_effect for heads, effect in zip(some, effects, strict=True)}
+        return [lost[heads] for heads in sets]
 
-    return cost
+    return costs
 
 
 def effective_number(values: ArrayLike) -> float:

@@ -22,9 +22,9 @@ FIELDS = {"schema", "run", "code", "asked", "failed", "claims", "tables", "hash"
 CODE = (".py", ".css", ".js")
 
 
-def asked(only: Sequence[str], samples: int) -> dict[str, Any]:
+def asked(only: Sequence[str], samples: int, threads: int = 1) -> dict[str, Any]:
     """What was asked of a report."""
-    return {"only": list(only), "samples": samples}
+    return {"only": list(only), "samples": samples, **({"threads": threads} if threads > 1 else {})}
 
 
 def code_hash() -> str:

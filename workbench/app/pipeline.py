@@ -35,22 +35,25 @@ def report(
     only: Sequence[str] = (),
     out: str | Path | None = None,
     samples: int = Budget.samples,
+    threads: int = 1,
     plugins: Plugins = (),
     progress: Progress = print,
 ) -> Report:
     """Analyse a run; write the page and ``findings.json`` into its folder, or ``out`` and its findings beside it.
 
-    Computes on one CPU thread, so that the numbers are the same on every machine.
+    Args:
+        threads: of the CPU. On one, the numbers are the same on every machine, to the last digit.
 
     Raises:
-        WorkbenchError: an unfinished, damaged or missing run, an unknown analysis, a place that cannot be written (said
-            before anything is computed), or every analysis failed where a good report is kept.
+        WorkbenchError: an unfinished, damaged or missing run, an unknown analysis, threads that cannot be used, a place
+            that cannot be written (all said before anything is computed), or every analysis failed where a good report
+            is kept.
     """
     budget = Budget(samples=samples)
     names = chosen_analyses(only, plugins)
     run = open_run(Path(folder))
     page = page_place(out, run.folder)
-    with use_threads(1):
+    with use_threads(threads):
         subject = open_subject(run, plugins)
         progress("self-proof")
         proof = prove(subject)
@@ -60,7 +63,7 @@ def report(
         findings = with_proof(findings, proof)
         findings = with_certificate(findings, gate.certificate(subject, progress))
         findings += depth_findings(subject.task, plugins) if subject.task is not None else []
-    record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples), failed)
+    record = findings_file.make_record(run.hash, findings, findings_file.asked(only, samples, threads), failed)
     progress("page")
     return publish(
         findings,
@@ -68,7 +71,7 @@ def report(
         folder=Path(folder),
         page=page,
         identity=identity(run, record),
-        command="\n".join(commands(run, folder, only, samples, plugins)),
+        command="\n".join(commands(run, folder, only, samples, plugins, threads)),
         heading=heading(run),
     )
 
@@ -194,14 +197,17 @@ def _failed(name: str, error: Exception | SystemExit) -> Notice:
     return Notice(id=f"{name}.failed", title=f"The analysis {name} failed", text=text, level="error")
 
 
-def commands(run: Run, folder: str | Path, only: Sequence[str], samples: int, plugins: Plugins = ()) -> tuple[str, str]:
+def commands(
+    run: Run, folder: str | Path, only: Sequence[str], samples: int, plugins: Plugins = (), threads: int = 1
+) -> tuple[str, str]:
     """The command that trains the run again, and the one that reports on it."""
     spec = Spec(load_task(run.task_name, run.task_options, plugins), run.model_config, run.train_config)
     audited = run.audit()
     leaky = audited is not None and audit.from_json(audited).verdict == "leaks"
     again = train_command(spec, run.seed, folder, plugins, execution=run.record["execution"], allow_leaky=leaky)
     report_words = ["workbench", "report", str(folder), *(["--only", *only] if only else [])]
-    report_words += ["--samples", str(samples), *plugin_words(plugins)]
+    report_words += ["--samples", str(samples), *(["--threads", str(threads)] if threads > 1 else [])]
+    report_words += plugin_words(plugins)
     return again, shlex.join(report_words)
 
 

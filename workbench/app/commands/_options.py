@@ -38,6 +38,11 @@ def preset(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def threads(parser: argparse.ArgumentParser, why_one: str) -> None:
+    """``--threads N``."""
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help=f"of the CPU (default 1: {why_one})")
+
+
 def seed(parser: argparse.ArgumentParser) -> None:
     """``--seed N``."""
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of every random stream (default 0)")

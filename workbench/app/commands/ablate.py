@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from workbench.app.commands import _options
-from workbench.app.commands.report import stage
 
 NAME = "ablate"
 HELP = "Switch heads off in the browser: serves a run's model on this machine until Ctrl-C."
@@ -29,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         from workbench.app.answers import Answers
         from workbench.app.pipeline import open_subject
+        from workbench.app.stages import shown
         from workbench.app.view import interactive, served_page
         from workbench.live import MOST_PARAMETERS, parameters
         from workbench.runs import open_run
@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         # A small model is quicker on one thread, and its numbers are then those of the report to the last digit.
         threads = 1 if parameters(subject) <= MOST_PARAMETERS else torch.get_num_threads()
         with use_threads(threads):
-            view = interactive(subject, stage)
+            with shown() as stage:
+                view = interactive(subject, stage)
             page = served_page(view, opened, arguments.run_folder, arguments.plugins)
             answers = Answers(subject, view.payload["samples"]["n"])
             site = server.Server(answers, page, listening, opens=not arguments.no_open)

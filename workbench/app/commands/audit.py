@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,9 +56,11 @@ def certificate(task: str, sets: list[str], seed: int, plugins: list[str]) -> di
         record = None  # damaged: made again
     if record is None:
         from workbench import audit
+        from workbench.app import stages
 
         loaded = load_task(task, options["task"], plugins)
-        record = audit.to_json(audit.cached(loaded, seed=seed, progress=_stage))
+        with stages.shown() as stage:
+            record = audit.to_json(audit.cached(loaded, seed=seed, progress=stage))
         cache.write(SHORT, request, record["content"])
     return record
 
@@ -68,10 +69,6 @@ def _code(plugins: list[str]) -> str:
     """The hash of the engine and of every task's file: what the words of a request may stand for."""
     folders = [ROOT / "workbench", ROOT / "tasks", *(Path(p).expanduser() / "tasks" for p in plugins)]
     return files_hash(path for folder in folders for path in sorted(folder.rglob("*.py")))
-
-
-def _stage(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def as_text(record: Mapping[str, Any]) -> str:

@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train or reuse, report or reuse, then print the claims and the page's path; 1 if an analysis failed."""
     made = train_command.train(settings.resolve(TASK, arguments.preset), arguments.seed, arguments.out)
-    from workbench.app import pipeline
+    from workbench.app import pipeline, stages
 
-    report = pipeline.current_report(made) or pipeline.report(made.folder, progress=report_command.stage)
+    with stages.shown() as stage:
+        report = pipeline.current_report(made) or pipeline.report(made.folder, progress=stage)
     print(words.summary(report.record, report.page))
     return report_command.exit_code(report.record, strict=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from workbench.app import settings
@@ -41,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
                 next_step="The networks of a certificate are always the same ones.",
             )  # fmt: skip
     from workbench import depth, storage
+    from workbench.app import stages
     from workbench.app.lab import ProcessLab
     from workbench.training.execution import use_threads
 
@@ -48,10 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     certificate = depth.cached(task)
     if certificate is None or len(certificate.seeds) != arguments.seeds:
         lab = ProcessLab(depth.place(task), tuple(arguments.plugins))
-        with use_threads(1):
-            certificate = depth.certify(
-                task, lab, arguments.seeds, lambda stage: print(f"  {stage}", file=sys.stderr, flush=True)
-            )
+        with use_threads(1), stages.shown() as stage:
+            certificate = depth.certify(task, lab, arguments.seeds, stage)
         depth.keep(certificate)
         storage.remove_folder(lab.folder)
     if arguments.json:

@@ -34,15 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the experiment and print its claims; 3 if ``--strict`` and one is contradicted."""
     arguments.out = arguments.out or f"runs/{arguments.experiment}"
     from workbench.analysis import Budget
-    from workbench.app import experiments
+    from workbench.app import experiments, stages
 
-    made = experiments.conduct(
-        arguments.experiment,
-        arguments.out,
-        Budget(seconds=arguments.seconds, seeds=arguments.seeds),
-        plugins=arguments.plugins,
-        progress=report_command.stage,
-    )
+    with stages.shown() as stage:
+        made = experiments.conduct(
+            arguments.experiment,
+            arguments.out,
+            Budget(seconds=arguments.seconds, seeds=arguments.seeds),
+            plugins=arguments.plugins,
+            progress=stage,
+        )
     if arguments.json:
         print(json.dumps(made.record, indent=1))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SAMPLES,
         help=f"sequences of the test split (default {DEFAULT_SAMPLES})",
     )
+    _options.threads(parser, "the same numbers on every machine")
     parser.add_argument("--strict", action="store_true", help="exit code 3 if a claim is contradicted")
     parser.add_argument(
         "--json", action="store_true", help="print findings.json (workbench/schemas/findings.schema.json)"
@@ -40,26 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report and print the claims; 1 if an analysis failed, 3 if ``--strict`` and one is contradicted."""
-    from workbench.app import pipeline
+    from workbench.app import pipeline, stages
 
-    made = pipeline.report(
-        arguments.run_folder,
-        only=arguments.only,
-        out=arguments.out,
-        samples=arguments.samples,
-        plugins=arguments.plugins,
-        progress=stage,
-    )
+    with stages.shown() as stage:
+        made = pipeline.report(
+            arguments.run_folder,
+            only=arguments.only,
+            out=arguments.out,
+            samples=arguments.samples,
+            threads=arguments.threads,
+            plugins=arguments.plugins,
+            progress=stage,
+        )
     if arguments.json:
         print(json.dumps(made.record, indent=1))
     else:
         print(words.summary(made.record, made.page))
     return exit_code(made.record, strict=arguments.strict)
-
-
-def stage(text: str) -> None:
-    """A stage of the work, on stderr, so that stdout holds the result alone."""
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def exit_code(record: Mapping[str, Any], *, strict: bool) -> int:

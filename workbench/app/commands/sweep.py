@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the rows."""
     from pathlib import Path
 
+    from workbench.app import stages
     from workbench.app.pipeline import open_subject
     from workbench.components import all_heads, all_parts, as_parts
     from workbench.runs import open_run
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     opened = open_run(Path(arguments.run_folder))
     way = Way(arguments.kind, arguments.frozen_patterns, arguments.frozen_norm)
-    with use_threads(1):
+    with use_threads(1), stages.shown() as stage:
         subject = open_subject(opened, arguments.plugins)
         config = subject.config
         # Keeping one MLP alone is no question about heads.
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = every if arguments.heads is None else as_parts(arguments.heads)
         made = sample_sweep(
             subject, parts, way, pairs=arguments.pairs, samples=arguments.samples, until_width=arguments.until_width,
-            progress=_stage,
+            progress=stage,
         )  # fmt: skip
         frame = made.frame(seed=subject.seed)
         synergy = made.synergy("accuracy", seed=subject.seed) if arguments.pairs else None
@@ -92,7 +93,3 @@ def run(arguments: argparse.Namespace) -> int:
         print("\nWhat pairs did to accuracy beyond the sum of each alone (negative: each stands in for the other):\n")
         print(synergy.to_string(index=False, float_format=lambda x: f"{x:.4f}"))
     return 0
-
-
-def _stage(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)

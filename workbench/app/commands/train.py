@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _options.seed(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
-    parser.add_argument(
-        "--threads", metavar="N", type=int, default=1, help="of the CPU (default 1: the same weights on every machine)"
-    )
+    _options.threads(parser, "the same weights on every machine")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="short for --set train.precision=...")
     parser.add_argument("--compile", action="store_true", help="compile the training step (worth it for large models)")
     parser.add_argument(
