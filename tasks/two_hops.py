@@ -102,6 +102,11 @@ class TwoHops(Task):
         keys[:, first:, 1:first] = (wanted[:, :, None] == left[:, None, :]) & where[:, :, None]
         return keys
 
+    @property
+    def preset(self) -> str:
+        """Without positions: in which order the pairs stand says nothing."""
+        return "two_hops"
+
     def floor(self) -> Floor:
         """A uniform guess among the symbols that stand in no pair with the query: what one lookup leaves open.
 

@@ -38,7 +38,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of tiny networks in this process."""
-    monkeypatch.setattr(depth, "TRAIN", TrainConfig(steps=2, batch_size=4))
+    monkeypatch.setattr(depth, "training_of", lambda task: TrainConfig(steps=2, batch_size=4))
     monkeypatch.setattr(depth, "MODEL", {"n_heads": 1, "d_model": 8})
     monkeypatch.setattr(depth, "SEQUENCES", 16)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0}, raising=False)
@@ -51,7 +51,7 @@ def made(one: Sequence[float], two: Sequence[float], ceiling: Ceiling | None = P
     """A certificate of a task with floor .5, of one kind of network of each depth."""
     rows = (Row("one-mlp", "one layer, with MLP", 1, tuple(one)), Row("two-mlp", "two layers", 2, tuple(two)))
     seeds = tuple(range(len(one)))
-    return Depth("coin", {"n": 3}, "0" * 64, seeds, 2000, 1000, Floor(0.5, "a guess"), ceiling, rows)
+    return Depth("coin", {"n": 3}, "0" * 64, "rotary", seeds, 2000, 1000, Floor(0.5, "a guess"), ceiling, rows)
 
 
 class Tabled:
@@ -141,8 +141,18 @@ def test_every_network_is_trained_from_every_seed(monkeypatch: pytest.MonkeyPatc
         certify(task, lab, 1, lambda stage: None)
 
 
+def test_positions_are_the_presets_and_so_are_the_steps_where_it_takes_more() -> None:
+    asked = {task: depth.plans(load_task(task), [0]) for task in ("repeated_tokens", "identifiers", "two_hops")}
+    found = {task: {(p.model.positions, p.train.steps) for p in plans} for task, plans in asked.items()}
+    assert found == {
+        "repeated_tokens": {("rotary", 2000)},
+        "identifiers": {("alibi", 2000)},
+        "two_hops": {("none", 4000)},
+    }
+
+
 def test_accuracy_is_on_held_out_sequences(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depth, "TRAIN", TrainConfig(steps=150, batch_size=32, lr=1e-2))
+    monkeypatch.setattr(depth, "training_of", lambda task: TrainConfig(steps=150, batch_size=32, lr=1e-2))
     task = Successor()
     [plan] = [p for p in depth.plans(task, [4]) if p.name == "one-attention"]
     [subject] = ProcessLab(tmp_path, workers=1).train([plan], lambda stage: None)
@@ -167,7 +177,7 @@ def test_it_is_kept_by_the_content_of_the_task(monkeypatch: pytest.MonkeyPatch) 
         assert depth.cached(task) is None
     cache.write("depth", depth.key(task), {"schema": 1})
     assert depth.cached(task) is None
-    monkeypatch.setattr(depth, "TRAIN", TrainConfig(steps=7))
+    monkeypatch.setattr(depth, "training_of", lambda task: TrainConfig(steps=7))
     assert depth.cached(task) is None
 
 

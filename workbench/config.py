@@ -163,6 +163,11 @@ PRESETS: Mapping[str, Preset] = types.MappingProxyType(
             model={"n_layers": 2, "n_heads": 4, "d_model": 64, "d_head": 32, "positions": "alibi", "norm": "pre"},
             train={"steps": 1000},
         ),
+        "two_hops": Preset(
+            "two layers of four heads without positions, 4,000 steps: where the task two_hops starts from",
+            model={"n_layers": 2, "n_heads": 4, "d_model": 64, "positions": "none", "norm": "pre"},
+            train={"steps": 4000},
+        ),
         "large": Preset(
             "four layers of eight heads with MLPs on longer sequences: worth a GPU",
             task={"n_ctx": 256, "d_vocab": 513, "period_min": 16, "period_max": 96},

@@ -17,7 +17,7 @@ import torch
 
 from workbench import cache, content, storage
 from workbench.analysis import Lab, Plan, Progress
-from workbench.config import TrainConfig, model_config
+from workbench.config import TrainConfig, model_config, preset
 from workbench.errors import WorkbenchError
 from workbench.findings import Column, Finding, Notice, Table
 from workbench.metrics import sequence_accuracy
@@ -27,14 +27,16 @@ from workbench.statistics import Interval
 from workbench.subject import Subject
 from workbench.task import Ceiling, Floor, Task
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the JSON, ``workbench/schemas/depth.schema.json``; a new one makes every kept certificate again."""
 
 SEEDS = 3
 SEQUENCES = 1024
 """Of the test split, for each network."""
 TRAIN = TrainConfig(steps=2000)
-MODEL: Mapping[str, Any] = {"n_heads": 4, "d_model": 64, "positions": "rotary"}
+"""The steps at least: as many as the task's own preset takes, where that is more."""
+MODEL: Mapping[str, Any] = {"n_heads": 4, "d_model": 64}
+"""Of every network. How it tells positions apart is the task's own preset's choice."""
 SOLVED = 0.95
 """A network solves the task from this share of the way from the floor to the ceiling (1 where that is not known)."""
 
@@ -77,13 +79,15 @@ class Depth:
 
     Attributes:
         task, options: the task. key: the hash of the task and of everything else that decides the accuracies.
-        seeds: of the networks. steps: of every training. sequences: of the test split, for each network.
+        positions: how every network tells them apart. seeds: of the networks. steps: of every training.
+        sequences: of the test split, for each network.
         floor, ceiling: of the task. rows: one a kind of network.
     """
 
     task: str
     options: Mapping[str, Any]
     key: str
+    positions: str
     seeds: tuple[int, ...]
     steps: int
     sequences: int
@@ -142,10 +146,19 @@ class Depth:
 
 def key(task: Task) -> str:
     """What a certificate and its runs are kept under: seeds can be added to it, everything else is part of it."""
-    networks = [[n.name, dict(n.options)] for n in NETWORKS]
+    networks, train = [[n.name, dict(n.options)] for n in NETWORKS], dataclasses.asdict(training_of(task))
     return content.content_hash(
-        task, "depth", SCHEMA, networks, dict(MODEL), dataclasses.asdict(TRAIN), SEQUENCES, torch.__version__, _code()
+        task, "depth", SCHEMA, networks, dict(_shape(task)), train, SEQUENCES, torch.__version__, _code()
     )
+
+
+def _shape(task: Task) -> Mapping[str, Any]:
+    return {**MODEL, "positions": preset(task.preset).model["positions"]}
+
+
+def training_of(task: Task) -> TrainConfig:
+    """How the networks of a task are trained."""
+    return dataclasses.replace(TRAIN, steps=max(TRAIN.steps, preset(task.preset).train["steps"]))
 
 
 def _code() -> str:
@@ -160,8 +173,8 @@ def plans(task: Task, seeds: Sequence[int]) -> list[Plan]:
     """Every training of a certificate, the longest first, so that no worker is left alone with one at the end."""
 
     def plan(network: Network, seed: int) -> Plan:
-        shape = model_config({**MODEL, **network.options}, d_vocab=len(task.vocabulary), n_ctx=task.n_ctx)
-        return Plan(network.name, task, shape, TRAIN, seed)
+        shape = model_config({**_shape(task), **network.options}, d_vocab=len(task.vocabulary), n_ctx=task.n_ctx)
+        return Plan(network.name, task, shape, training_of(task), seed)
 
     return [plan(network, seed) for network in reversed(NETWORKS) for seed in seeds]
 
@@ -182,8 +195,18 @@ def certify(task: Task, lab: Lab, seeds: int, progress: Progress) -> Depth:
     rows = tuple(
         Row(n.name, n.label, n.options["n_layers"], tuple(reached[n.name, seed] for seed in chosen)) for n in NETWORKS
     )
-    options = storage.plain(task.options)
-    return Depth(task.name, options, key(task), chosen, TRAIN.steps, SEQUENCES, task.floor(), task.ceiling(), rows)
+    return Depth(
+        task.name,
+        storage.plain(task.options),
+        key(task),
+        _shape(task)["positions"],
+        chosen,
+        training_of(task).steps,
+        SEQUENCES,
+        task.floor(),
+        task.ceiling(),
+        rows,
+    )
 
 
 def held_out_accuracy(subject: Subject) -> float:
@@ -222,6 +245,7 @@ def to_json(depth: Depth) -> dict[str, Any]:
         "task": depth.task,
         "options": dict(depth.options),
         "key": depth.key,
+        "positions": depth.positions,
         "seeds": list(depth.seeds),
         "steps": depth.steps,
         "sequences": depth.sequences,
@@ -240,7 +264,7 @@ def from_json(record: Mapping[str, Any]) -> Depth:
     ceiling = record["ceiling"]
     rows = (Row(r["name"], r["label"], r["layers"], tuple(r["accuracies"])) for r in record["networks"])
     return Depth(
-        **{name: record[name] for name in ("task", "options", "key", "steps", "sequences")},
+        **{name: record[name] for name in ("task", "options", "key", "positions", "steps", "sequences")},
         seeds=tuple(record["seeds"]),
         floor=Floor(**record["floor"]),
         ceiling=None if ceiling is None else Ceiling(**ceiling),
@@ -262,7 +286,7 @@ def findings(depth: Depth) -> list[Finding]:
     )
     caption = (
         f"Accuracy on {depth.sequences} held-out sequences after {depth.steps} steps, mean over seeds with the 95 % "
-        f"interval over seeds (t). Width {MODEL['d_model']}, {MODEL['n_heads']} heads, {MODEL['positions']} positions. "
+        f"interval over seeds (t). Width {MODEL['d_model']}, {MODEL['n_heads']} heads, positions {depth.positions}. "
         f"A seed solves the task from {depth.threshold:.3f} on, which is {SOLVED:.0%} of the way from the floor "
         f"({depth.floor.predictor}) to the ceiling. It is no verdict about leaks."
     )
