@@ -143,6 +143,13 @@ def test_exchanging_finds_what_growing_misses(monkeypatch: pytest.MonkeyPatch) -
     assert found.heads == (C, E)
     assert found.minimal
 
+    # Three pairs of A, B and E, for each of the two outside: where they cost too much, the stage is left out.
+    monkeypatch.setattr(circuit_search, "EXCHANGE_WORK", 1000.0)
+    found = searched(monkeypatch, worth, 5)
+    assert found.heads == (A, B, E)
+    assert not found.stages[2].finished
+    assert found.stages[2].reason == "6 exchanges to try, more than 0"
+
 
 def test_nothing_is_needed_or_everything_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert searched(monkeypatch, lambda kept: 1.0, 3).heads == ()

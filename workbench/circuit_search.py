@@ -36,6 +36,8 @@ only just passes on the sequences it was chosen on would often fail on others.""
 
 EXCHANGES = 300
 """With more exchanges than this to try, that stage is left out."""
+EXCHANGE_WORK = 1e13
+"""So it is with more than this to compute: tokens times parameters times exchanges (some minutes of a processor)."""
 
 _DECIMALS = 7  # of what sets are ranked by: below that, two ways to the same number differ by rounding
 
@@ -140,8 +142,9 @@ def find_circuit(
     reason = late
     while not spent():
         pairs, outside = comb(len(best), 2), len(everything - best)
-        if pairs * outside > EXCHANGES:
-            reason = f"{pairs * outside} exchanges to try, more than {EXCHANGES}"
+        most = min(EXCHANGES, int(EXCHANGE_WORK / sets.cost))
+        if pairs * outside > most:
+            reason = f"{pairs * outside} exchanges to try, more than {most}"
             break
         shorter = _exchange(sets, best, everything)
         if shorter is None:
@@ -164,6 +167,7 @@ class _Sets:
 
     def __init__(self, subject: Subject, batch: Batch, by: Zero | Mean | Resample) -> None:
         self.subject, self.batch, self.by = subject, batch, by
+        self.cost = batch.mask.numel() * sum(p.numel() for p in subject.model.parameters())
         self.known: dict[Heads, Evaluated] = {}
         self.clean_accuracy = self(frozenset(subject.heads)).accuracy  # nothing is left out: the clean pass
 
