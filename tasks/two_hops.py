@@ -33,7 +33,7 @@ class TwoHops(Task):
         symbols: k, how many the map has. one_hop: ask ``a?`` for f(a) too, to practise on; not scored.
     """
 
-    symbols: int = 16
+    symbols: int = 20
     one_hop: bool = True
 
     def __post_init__(self) -> None:
