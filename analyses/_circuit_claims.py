@@ -12,7 +12,7 @@ from analyses._circuit_study import Found, Study
 from analyses._words import judged
 from workbench.analysis import judge
 from workbench.behaviour import keeps, removed
-from workbench.components import Head, head_names
+from workbench.components import Head, part_names
 from workbench.findings import Answer, Claim, Verdict
 from workbench.statistics import Interval, mean_interval, paired_interval
 
@@ -82,7 +82,7 @@ def complete(study: Study) -> Claim:
         n=at.n,
         verdict=judge(at.low, at.high, APART, "below"),
         semantics=found.pair.model.intervention.semantics,
-        reason=f"without {head_names(found.worst)} the circuit is right {more} often than the model by this much; the "
+        reason=f"without {part_names(found.worst)} the circuit is right {more} often than the model by this much; the "
         f"subset on which they lie furthest apart on validation sequences, of {found.tried}",
         **shared,
     )

@@ -8,7 +8,7 @@ from analyses._circuit_claims import left_out
 from analyses._circuit_study import Found, Study
 from workbench.behaviour import KEPT
 from workbench.circuit_search import STANDARD_ERRORS, Evaluated
-from workbench.components import head_names
+from workbench.components import part_names
 from workbench.findings import Cell, Circuit, Column, Edge, Finding, Node, Notice, Table
 from workbench.statistics import paired_interval
 
@@ -96,7 +96,7 @@ def _search(found: Found) -> Table:
         best = min(sets, key=lambda one: (-one.accuracy, one.loss, one.heads))
         keep = sum(one.keeps for one in sets)
         rows.append(
-            {"size": size, "sets": len(sets), "keep": keep, "best": head_names(best.heads), "accuracy": best.accuracy}
+            {"size": size, "sets": len(sets), "keep": keep, "best": part_names(best.heads), "accuracy": best.accuracy}
         )
     stages = "; ".join(
         f"{stage.name}: {stage.evaluated} sets{f', cut short ({stage.reason})' if stage.reason else ''}"

@@ -10,7 +10,7 @@ from analyses._induction_study import Study
 from analyses._words import judged
 from workbench.analysis import judge
 from workbench.behaviour import keeps, removed
-from workbench.components import Head, head_names
+from workbench.components import Head, part_names
 from workbench.findings import Claim, Verdict
 from workbench.head_scores import INDUCTION_RATIO, PREVIOUS_RATIO
 from workbench.statistics import mean_interval
@@ -99,7 +99,7 @@ def score_claim(study: Study, score: str) -> Claim:
         verdict = combined([judge(low[h], high[h], threshold, "above") for h in chosen])
         plural = "s are" if len(chosen) > 1 else " is"
         statement = (
-            f"{head_names(chosen)}: the {what} head{plural} there, with {measure} at least {threshold:g} × chance"
+            f"{part_names(chosen)}: the {what} head{plural} there, with {measure} at least {threshold:g} × chance"
         )
         reason = f"chosen on other sequences; the interval is that of the weakest, {weakest}"
     else:
@@ -134,7 +134,7 @@ def _unmet(study: Study, heads: Sequence[Head], what: str) -> str:
 def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Claim:
     """Joint mean ablation of the set removes the behaviour."""
     words = "previous-token" if name == "S0" else "induction"
-    who = f" ({head_names(heads)})" if heads else ""
+    who = f" ({part_names(heads)})" if heads else ""
     statement = f"Without the {words} heads{who} the behaviour is gone"
     shared: dict[str, Any] = {"heads": tuple(map(str, heads)), "unit": "accuracy", "direction": "below"}
     if reason := _unmet(study, heads, name):
@@ -148,7 +148,7 @@ def necessary(study: Study, id: str, name: str, heads: tuple[Head, ...]) -> Clai
 def sufficient(study: Study) -> Claim:
     """With every other head mean-ablated, at least 95 % of accuracy stays."""
     heads = study.circuit
-    who = head_names(heads) if study.sets.s0 and study.sets.s1 else "The two sets"
+    who = part_names(heads) if study.sets.s0 and study.sets.s1 else "The two sets"
     statement = f"{who} suffice: with every other head replaced, the behaviour stays"
     shared: dict[str, Any] = {"heads": tuple(map(str, heads)), "unit": "accuracy", "direction": "above"}
     reason = _unmet(study, study.sets.s0, "S0") or _unmet(study, study.sets.s1, "S1")

@@ -6,7 +6,7 @@ import numpy as np
 
 from analyses._heads import effects_by_head
 from analyses._induction_study import SHARING_SAMPLES, Study
-from workbench.components import Head, head_names
+from workbench.components import Head, part_names
 from workbench.findings import Cell, Column, Finding, Heatmap, Panel, Table
 from workbench.measure import Effect
 from workbench.statistics import holm, paired_interval, sign_flip_p
@@ -71,7 +71,7 @@ def _table(study: Study) -> Table:
         if effects:
             heads = members.get(name, study.circuit)
             verb = "all but" if name.startswith("only") else "all of"
-            rows.append(_row(f"{verb} {name.removeprefix('only ')}", head_names(heads), effects, None))
+            rows.append(_row(f"{verb} {name.removeprefix('only ')}", part_names(heads), effects, None))
     columns = [Column(key="removed", label="removed")]
     columns += [
         Column(key=how, label=label, digits=3, low=f"{how}_low", high=f"{how}_high", signed=True)
@@ -90,7 +90,7 @@ def _table(study: Study) -> Table:
         caption=f"Ablated minus clean, paired by sequence, 95 % intervals over {clean.n} test sequences; clean "
         f"accuracy {clean.value:.3f}. The mean is the {study.reference.describe()}. A set's joint effect is not the "
         "sum "
-        f"of its heads'. S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}."
+        f"of its heads'. S0: {part_names(study.sets.s0)}. S1: {part_names(study.sets.s1)}."
         + ("" if "resample" in study.ways else " Padded sequences are not resampled."),
         columns=tuple(columns),
         rows=tuple(rows),
@@ -118,9 +118,9 @@ def _cut_table(study: Study, cuts: list[tuple[str, str]]) -> Table:
         id="induction.paths",
         section=SECTION,
         title="Cutting the direct path from S0 to S1",
-        caption=f"The keys, queries or values of {head_names(study.sets.s1)} read a residual stream in which the "
+        caption=f"The keys, queries or values of {part_names(study.sets.s1)} read a residual stream in which the "
         "writes of "
-        f"{head_names(study.sets.s0)} are replaced by their {study.reference.describe()}; the norm is computed anew.",
+        f"{part_names(study.sets.s0)} are replaced by their {study.reference.describe()}; the norm is computed anew.",
         columns=(
             Column(key="path", label="path"),
             Column(key="accuracy", label="accuracy left", digits=3),
@@ -138,9 +138,9 @@ def _sharing_table(study: Study) -> Table:
             continue
         at = study.sharing[name]
         shares = ", ".join(f"{h} {share:.2f}" for h, share in zip(heads, at.shares, strict=False))
-        negative = f"negative, set to 0: {head_names(at.negatives)}" if at.negatives else ""
+        negative = f"negative, set to 0: {part_names(at.negatives)}" if at.negatives else ""
         rows.append(
-            {"set": name, "heads": head_names(heads), "effective_number": at.value}
+            {"set": name, "heads": part_names(heads), "effective_number": at.value}
             | {
                 "low": at.low,
                 "high": at.high,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from analyses._heads import by_head
 from analyses._induction_study import Study
-from workbench.components import Head, head_names
+from workbench.components import Head, part_names
 from workbench.findings import Attention, Cell, Column, Finding, Heatmap, Notice, Panel, Table
 from workbench.head_scores import KEYS
 from workbench.hooks import capture
@@ -166,7 +166,7 @@ def attention_findings(study: Study) -> list[Finding]:
                 section=LOOK,
                 title=f"Attention over test sequence {i + 1}",
                 caption="Each row is a query, each column a key it looks at; rows sum to 1. "
-                + (f"S0: {head_names(study.sets.s0)}. S1: {head_names(study.sets.s1)}." if study.circuit else "")
+                + (f"S0: {part_names(study.sets.s0)}. S1: {part_names(study.sets.s1)}." if study.circuit else "")
                 + (f" Shown: {', '.join(cut)}." if cut else ""),
                 tokens=tuple(vocabulary.decode(shown.tokens[i, :length])),
                 patterns=torch.stack(patterns).cpu().numpy(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from analyses._paths_study import Study
 from workbench.analysis import judge
-from workbench.components import head_names
+from workbench.components import part_names
 from workbench.cut_path import INPUTS
 from workbench.findings import Answer, Claim
 from workbench.path_patching import Path
@@ -52,7 +52,7 @@ def strongest_path(study: Study) -> Claim:
         n=len(study.twins.batch),
         verdict=judge(low, high, CARRIES, "above"),
         semantics="the sender's z from the sequence into its twin, seen by that input of the receiver alone",
-        reason=f"of {len(sweep.what)} paths into {head_names(study.receivers)} the strongest on {study.selected_on} "
+        reason=f"of {len(sweep.what)} paths into {part_names(study.receivers)} the strongest on {study.selected_on} "
         "validation sequences",
         scale=(min(0.0, low), max(1.0, high)),
         **shared,

@@ -10,7 +10,7 @@ from torch import Tensor
 from analyses._heads import effects_by_head
 from analyses._winograd_claims import CROSSED
 from analyses._winograd_study import Hop, Study
-from workbench.components import head_names
+from workbench.components import part_names
 from workbench.findings import Cell, Column, Finding, Heatmap, Panel, Table
 from workbench.measure import Effect
 from workbench.patch_sweep import head_points, patch_sweep, residual_points
@@ -177,7 +177,7 @@ def _lower(study: Study) -> Table:
     layers = next(iter(study.lower.values())).layers
     later = max(study.below) + 1
     crossed = study.crossed[later]
-    heads = head_names(h for h in study.subject.heads if h.layer in study.below)
+    heads = part_names(h for h in study.subject.heads if h.layer in study.below)
     return Table(
         id="winograd.lower_layers",
         section=BREAKS,

@@ -15,7 +15,6 @@ from workbench.components import (
     as_parts,
     check_heads,
     expand,
-    head_names,
     parse_head,
     parse_part,
     part_names,
@@ -52,8 +51,8 @@ def test_heads_outside_the_model() -> None:
 
 
 def test_names_for_sentences() -> None:
-    assert head_names([Head(1, 0), Head(0, 10), Head(0, 9)]) == "L0.H9, L0.H10, L1.H0"
-    assert head_names([]) == "none"
+    assert part_names([Head(1, 0), Head(0, 10), Head(0, 9)]) == "L0.H9, L0.H10, L1.H0"
+    assert part_names([]) == "none"
 
 
 def test_parts_are_read_sorted_and_named_without_repeats() -> None:
@@ -67,6 +66,11 @@ def test_parts_are_read_sorted_and_named_without_repeats() -> None:
     assert as_parts(()) == as_parts("") == ()
     assert part_names([Layer(1), Mlp(0), Head(0, 1)]) == "L0.H1, L0.mlp, L1"
     assert part_names([]) == "none"
+    many = [*all_heads(2, 8), Mlp(0)]
+    assert part_names(many) == "L0.H0 to H7, L0.mlp, L1.H0 to H7"
+    gaps = [p for p in many if p not in (Head(0, 2), Head(0, 5), Head(1, 0))]
+    assert part_names(gaps) == "L0.H0, L0.H1, L0.H3, L0.H4, L0.H6, L0.H7, L0.mlp, L1.H1 to H7"
+    assert part_names(many[:12]) == ", ".join(map(str, many[:12]))
 
 
 @pytest.mark.parametrize("text", ["", "H0", "mlp", "L0.mlp2", "L1.H", "L-1", "L0.mlp.H1", "LL0"])

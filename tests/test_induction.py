@@ -20,7 +20,7 @@ from tasks.repeated_tokens import RepeatedTokens
 from tests import hand_models
 from tests.small_models import subject
 from workbench.analysis import Budget
-from workbench.components import head_names
+from workbench.components import part_names
 from workbench.findings import Answer, Attention, Claim, Heatmap, Table
 from workbench.findings_json import public
 from workbench.head_scores import KEYS, impostor_check
@@ -217,7 +217,7 @@ def test_the_page_gets_its_figures(planted):
     assert attention[0].names == ("L0.H0", "L0.H1", "L1.H0", "L1.H1")
     chosen = next(f for f in findings if f.id == "induction.head_scores").marks
     assert chosen == ((0, 0, 0), (2, 1, 0))
-    assert head_names(planted[0].induction) == "L1.H0"
+    assert part_names(planted[0].induction) == "L1.H0"
 
 
 def test_conjunctions():

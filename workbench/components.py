@@ -10,6 +10,9 @@ from typing import NamedTuple
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError
 
+MOST_NAMED = 12
+"""Parts that a sentence names one by one."""
+
 
 class Head(NamedTuple):
     """One attention head. Sorts by layer, then head; ``str`` gives ``"L1.H3"``."""
@@ -146,11 +149,22 @@ def check_heads(heads: Iterable[Head], n_layers: int, n_heads: int) -> None:
             )
 
 
-def head_names(heads: Iterable[Head]) -> str:
-    """``"L0.H1, L1.H0"``, or ``"none"``: for sentences."""
-    return ", ".join(str(h) for h in sorted(heads)) or "none"
-
-
 def part_names(parts: Iterable[Part]) -> str:
-    """``"L0.H1, L0.mlp"``, or ``"none"``: for sentences."""
-    return ", ".join(str(p) for p in sorted(parts, key=_order)) or "none"
+    """``"L0.H1, L0.mlp"``, or ``"none"``: for sentences.
+
+    Of more than ``MOST_NAMED``, heads in a row are drawn together: ``"L0.H0 to H7, L0.mlp"``.
+    """
+    ordered = sorted(parts, key=_order)
+    if len(ordered) <= MOST_NAMED:
+        return ", ".join(map(str, ordered)) or "none"
+    rows: list[list[Part]] = []
+    for part in ordered:
+        before = rows[-1][-1] if rows else None
+        if isinstance(part, Head) and isinstance(before, Head) and part == (before.layer, before.head + 1):
+            rows[-1].append(part)
+        else:
+            rows.append([part])
+    return ", ".join(
+        f"{row[0]} to H{row[-1].head}" if isinstance(row[-1], Head) and len(row) > 2 else ", ".join(map(str, row))
+        for row in rows
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from workbench.ablation import Intervention
-from workbench.components import Head, Heads, Mlp, as_heads, check_heads, head_names
+from workbench.components import Head, Heads, Mlp, as_heads, check_heads, part_names
 from workbench.config import ModelConfig
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.reference import ReferenceSet
@@ -43,7 +43,7 @@ class CutPath(Intervention):
             raise WorkbenchError(
                 "no path leads from the senders to the receivers",
                 expected=f"a sender in a layer below {receivers[-1].layer}",
-                got=head_names(senders),
+                got=part_names(senders),
             )
 
     @property
@@ -93,4 +93,4 @@ class CutPath(Intervention):
 
 
 def _names(heads: Heads) -> str:
-    return head_names(as_heads(heads))
+    return part_names(as_heads(heads))
