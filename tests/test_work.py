@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
@@ -46,7 +47,23 @@ def test_after_an_error_the_next_loop_counts_again():
             raise ZeroDivisionError
         with counting(1) as step:
             step(1)
-    assert told == [(0, 3), (0, 1), (1, 1)]
+    assert told == [(0, 3), (3, 3), (0, 1), (1, 1)]
+
+
+def test_a_watcher_that_fails_once_is_told_of_the_next_loop():
+    told = []
+
+    def tell(done, total):
+        told.append((done, total))
+        if len(told) == 1:
+            raise OSError
+
+    with watched(tell):
+        with pytest.raises(OSError), counting(3):  # noqa: PT011
+            pass
+        with counting(1) as step:
+            step(1)
+    assert told == [(0, 3), (3, 3), (0, 1), (1, 1)]
 
 
 def test_a_measurement_counts_each_intervention_on_each_sequence():
@@ -99,18 +116,48 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away(monkeypatch):
     assert gone.rpartition("\r")[2].strip() == ""
 
 
-def test_a_bar_is_taken_away_after_an_error_too(monkeypatch):
+def test_after_an_error_the_bar_is_gone_before_the_next_stage_and_the_next_loop_has_its_own(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(stages, "BAR_AFTER", 0)
 
     def fail() -> None:
-        with stages.shown(), counting(4) as step:
-            step(1)
+        with counting(1000) as step:
+            step(800)
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert "left" in terminal.getvalue()
-    assert terminal.getvalue().rpartition("\r")[2].strip() == ""
+    with stages.shown() as stage:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        stage("next")
+        before = terminal.getvalue()
+        with counting(4) as step:
+            step(4)
+    after = terminal.getvalue().removeprefix(before)
+    assert "left" in before
+    assert before.endswith("\r  next\n")
+    assert "  0% |" in after
+    assert after.rpartition("\r")[2].strip() == ""
+
+
+def test_where_there_is_no_stderr_nothing_is_said(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+    with stages.shown() as stage, counting(2) as step:
+        stage("ablations")
+        step(1)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_terminal_without_columns_gets_lines(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    terminal.fileno = lambda: 2
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("os.get_terminal_size", lambda fd: os.terminal_size((0, 0)))
+    clock = Clock()
+    monkeypatch.setattr(stages, "time", clock)
+    with stages.shown(), counting(2) as step:
+        clock.now += 20
+        step(1)
+    assert terminal.getvalue() == "    50%, 0:20 left\n"

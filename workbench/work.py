@@ -26,7 +26,7 @@ _watcher: ContextVar[_Watcher | None] = ContextVar("watcher", default=None)
 
 @contextlib.contextmanager
 def watched(tell: Watch) -> Iterator[None]:
-    """Have the loops within counted: ``tell(0, total)`` when one begins, ``tell(total, total)`` when it ends."""
+    """Have the loops within counted: ``tell(0, total)`` when one begins, ``tell(total, total)`` when it ends, however."""
     token = _watcher.set(_Watcher(tell))
     try:
         yield
@@ -49,10 +49,10 @@ def counting(total: int) -> Iterator[Callable[[int], None]]:
         watcher.tell(done, total)
 
     watcher.busy = True
-    watcher.tell(0, total)
     try:
+        watcher.tell(0, total)
         yield step
-        if done < total:
-            watcher.tell(total, total)
     finally:
         watcher.busy = False
+        if done < total:
+            watcher.tell(total, total)

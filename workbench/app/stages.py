@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -23,17 +24,26 @@ def shown() -> Iterator[Progress]:
     """Show the stages that the yielded function is told of, and a bar (elsewhere than on a terminal, lines) for each
     counted loop that runs meanwhile."""
 
-    def stage(text: str) -> None:
-        print(f"  {text}", file=sys.stderr, flush=True)
-
-    with contextlib.ExitStack() as bars, watched(_bars(bars) if sys.stderr.isatty() else _lines()):
-        yield stage
+    with watched(_bars() if _can_draw() else _lines()):
+        yield lambda text: _say(f"  {text}")
 
 
-def _bars(kept: contextlib.ExitStack) -> Watch:
-    """One bar a loop, gone when it ends; ``kept`` closes the one that an error left."""
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # as it is where a program has no terminal at all
+        print(text, file=sys.stderr, flush=True)
+
+
+def _can_draw() -> bool:
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some pretended terminals have none
+    return True
+
+
+def _bars() -> Watch:
+    """One bar a loop, gone when it ends."""
     drawn: list[tqdm] = []
-    kept.callback(lambda: [bar.close() for bar in drawn])
     layout = "    {percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left"
     look = {"bar_format": layout, "dynamic_ncols": True, "leave": False, "delay": BAR_AFTER}
 
@@ -58,6 +68,6 @@ def _lines() -> Watch:
         elif done < total and now - last >= LINE_EVERY:
             last = now
             minutes, seconds = divmod(round((now - start) * (total - done) / done), 60)
-            print(f"    {done / total:.0%}, {minutes}:{seconds:02d} left", file=sys.stderr, flush=True)
+            _say(f"    {done / total:.0%}, {minutes}:{seconds:02d} left")
 
     return tell
