@@ -26,7 +26,7 @@ _watcher: ContextVar[_Watcher | None] = ContextVar("watcher", default=None)
 
 @contextlib.contextmanager
 def watched(tell: Watch) -> Iterator[None]:
-    """Have the loops within counted: ``tell(0, total)`` when one begins, ``tell(total, total)`` when it ends, however."""
+    """Have the loops within counted: ``tell(0, total)`` when one begins, ``tell(total, total)`` when it is over."""
     token = _watcher.set(_Watcher(tell))
     try:
         yield
